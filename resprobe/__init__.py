@@ -1,0 +1,79 @@
+"""resprobe: an analysis toolkit for trained plain and residual networks.
+
+Every public name is an attribute of this package and is imported on first use, so that the command line can answer
+`--help` without waiting for PyTorch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from resprobe.data import ImageData, Normalisation, open_data
+    from resprobe.errors import ResprobeError
+    from resprobe.hooks import deleted
+    from resprobe.loading import Checkpoint, load
+    from resprobe.networks import Architecture, build, parse_architecture
+    from resprobe.probes import lesion, lesion_curve, reorder
+    from resprobe.training import Recipe, default_recipe, train
+    from resprobe.units import Segments, Unit
+
+_HOME = {
+    # opening checkpoints and data
+    "Checkpoint": "resprobe.loading",
+    "ImageData": "resprobe.data",
+    "Normalisation": "resprobe.data",
+    "load": "resprobe.loading",
+    "open_data": "resprobe.data",
+    # analyses
+    "lesion": "resprobe.probes",
+    "lesion_curve": "resprobe.probes",
+    "reorder": "resprobe.probes",
+    # changing what a model does
+    "deleted": "resprobe.hooks",
+    # networks and their training
+    "Architecture": "resprobe.networks",
+    "Recipe": "resprobe.training",
+    "build": "resprobe.networks",
+    "default_recipe": "resprobe.training",
+    "parse_architecture": "resprobe.networks",
+    "train": "resprobe.training",
+    # what a model consists of
+    "Segments": "resprobe.units",
+    "Unit": "resprobe.units",
+    # bad input
+    "ResprobeError": "resprobe.errors",
+}
+
+__all__ = [
+    "Architecture",
+    "Checkpoint",
+    "ImageData",
+    "Normalisation",
+    "Recipe",
+    "ResprobeError",
+    "Segments",
+    "Unit",
+    "build",
+    "default_recipe",
+    "deleted",
+    "lesion",
+    "lesion_curve",
+    "load",
+    "open_data",
+    "parse_architecture",
+    "reorder",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'resprobe' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

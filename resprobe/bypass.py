@@ -1,0 +1,46 @@
+"""What a deleted plain layer leaves behind: its input, brought to the shape of its output."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Bypass(nn.Module):
+    """Pass the input on, subsampled and zero-padded on both channel sides where the shape changes.
+
+    This is the parameter-free shortcut of He et al. 2015, section 4.1, option A:
+    `y = pad(x[:, :, ::s, ::s])`, with half of the new channels before the old ones and half after.
+
+    Args:
+        stride: Subsampling of height and width.
+        new_channels: How many zero channels to add; an odd one goes to the end.
+
+    Example:
+        >>> Bypass(2, 16)(torch.ones(1, 16, 8, 8)).shape
+        torch.Size([1, 32, 4, 4])
+    """
+
+    def __init__(self, stride: int | Sequence[int], new_channels: int) -> None:
+        super().__init__()
+        self.stride = (stride, stride) if isinstance(stride, int) else tuple(stride)
+        self.before = new_channels // 2
+        self.after = new_channels - new_channels // 2
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the input is passed on as it is."""
+        return not (self.before or self.after) and all(step == 1 for step in self.stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map `(N, C, H, W)` to `(N, C + new_channels, ceil(H / s), ceil(W / s))`."""
+        if any(step != 1 for step in self.stride):
+            x = x[:, :, :: self.stride[0], :: self.stride[1]]
+        if self.before or self.after:
+            x = F.pad(x, (0, 0, 0, 0, self.before, self.after))
+        return x
+
+    def extra_repr(self) -> str:
+        """Show the geometry in `print(model)`."""
+        return f"stride={self.stride}, before={self.before}, after={self.after}"

@@ -1,0 +1,5 @@
+"""Plain and residual networks that resprobe trains and rebuilds."""
+
+from resprobe.networks.residual import Architecture, ResidualNetwork, build, parse_architecture
+
+__all__ = ["Architecture", "ResidualNetwork", "build", "parse_architecture"]

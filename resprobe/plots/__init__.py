@@ -1,0 +1,14 @@
+"""Figures of results: one function per analysis, from Datasets alone, each returning a matplotlib Figure.
+
+The figures belong to no pyplot session: nothing has to be closed, and neither the backend nor `rcParams` is
+changed.
+"""
+
+from resprobe.plots.dispatch import plot
+from resprobe.plots.lesion_curves import lesion_curve
+from resprobe.plots.lesions import lesion
+from resprobe.plots.reorderings import reorder
+from resprobe.plots.saving import save_figure
+from resprobe.plots.trainings import training
+
+__all__ = ["lesion", "lesion_curve", "plot", "reorder", "save_figure", "training"]

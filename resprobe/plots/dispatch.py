@@ -1,0 +1,42 @@
+"""The figure of any result."""
+
+from collections.abc import Callable
+
+import xarray as xr
+from matplotlib.figure import Figure
+
+from resprobe.errors import ResprobeError
+from resprobe.plots.lesion_curves import lesion_curve
+from resprobe.plots.lesions import lesion
+from resprobe.plots.reorderings import reorder
+from resprobe.plots.trainings import training
+
+FIGURES: dict[str, Callable[..., Figure]] = {
+    "lesion": lesion,
+    "lesion-curve": lesion_curve,
+    "reorder": reorder,
+    "training": training,
+}
+
+
+def plot(*results: xr.Dataset) -> Figure:
+    """Plot one result, or several of the same analysis in one figure.
+
+    Args:
+        results: Datasets of an analysis; the attribute `analysis` of the first chooses the figure.
+
+    Returns:
+        The figure; show it in a notebook, or write it with `save_figure`.
+
+    Raises:
+        ResprobeError: No result, an analysis that has no figure, or results of different analyses.
+    """
+    if not results:
+        raise ResprobeError("plot: expected at least one result, got none; pass a Dataset")
+    analysis = results[0].attrs.get("analysis")
+    if analysis not in FIGURES:
+        raise ResprobeError(
+            f"plot: expected a result of {', '.join(FIGURES)}, got analysis {analysis!r}; "
+            "open one with resprobe.results.open"
+        )
+    return FIGURES[analysis](*results)

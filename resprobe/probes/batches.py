@@ -1,0 +1,97 @@
+"""Batches as the analyses read them: checked, on the model's device, with a word on where they come from."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+
+from resprobe.errors import ResprobeError
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class CheckedBatches:
+    """One pass over somebody's batches.
+
+    Args:
+        batches: An `ImageData`, a DataLoader or any iterable of `(images, labels)`: `(B, C, H, W)` floating point,
+            already normalised, and `(B,)` integers.
+        device: Where the images and labels are to be.
+
+    Attributes:
+        device: As given.
+        example: The first two images of the first batch, for tracing.
+        num_images: The number of images where the batches say so beforehand, else None.
+        num_seen: Images given out so far.
+
+    Raises:
+        ResprobeError: If there is no batch, or one that is no such pair.
+    """
+
+    def __init__(self, batches: Iterable[Batch], device: torch.device) -> None:
+        self._given = batches
+        self.device = device
+        self._iterator = iter(batches)
+        try:
+            first = next(self._iterator)
+        except StopIteration:
+            raise ResprobeError("batches: expected at least one batch, got none; give some images") from None
+        self._pending = chain([first], self._iterator)
+        self._hash = hashlib.sha256()
+        self.num_images: int | None = getattr(batches, "num_images", None)
+        self.num_seen = 0
+        self.example = self._checked(first)[0][:2]
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches, the first one included; they can be read only once."""
+        for batch in self._pending:
+            images, labels = self._checked(batch)
+            if not hasattr(self._given, "provenance"):
+                for tensor in (images, labels):
+                    self._hash.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+            self.num_seen += len(labels)
+            yield images, labels
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """The data's own provenance; for bare batches, after the pass, the hash of what was read."""
+        if hasattr(self._given, "provenance"):
+            return self._given.provenance  # type: ignore[no-any-return]
+        return {"data_sha256": self._hash.hexdigest(), "num_images": self.num_seen}
+
+    def _checked(self, batch: object) -> Batch:
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise ResprobeError(
+                f"batches: expected pairs (images, labels), got {type(batch).__name__}; yield two tensors"
+            )
+        images, labels = (torch.as_tensor(part) for part in batch)
+        if not images.is_floating_point():
+            raise ResprobeError(f"images: expected floating point, got {images.dtype}; normalise them first")
+        if labels.ndim != 1 or labels.is_floating_point() or len(labels) != len(images):
+            raise ResprobeError(
+                f"labels: expected {len(images)} integers, got {labels.dtype} of shape {tuple(labels.shape)}; "
+                "give one class index per image"
+            )
+        return images.to(self.device), labels.to(self.device, torch.int64)
+
+
+def check_labels(labels: torch.Tensor, num_classes: int, first_row: int) -> None:
+    """Refuse labels that the model has no logit for.
+
+    Args:
+        labels: Class indices, `(B,)`.
+        num_classes: Number of logits.
+        first_row: Row of the dataset at which this batch begins, for the message.
+
+    Raises:
+        ResprobeError: If a label is out of range; names the first one and its row.
+    """
+    outside = (labels < 0) | (labels >= num_classes)
+    if outside.any():
+        row = int(outside.nonzero()[0])
+        raise ResprobeError(
+            f"labels: expected 0 to {num_classes - 1}, the model's classes, got {int(labels[row])} at image "
+            f"{first_row + row}; check that the data fit the model"
+        )

@@ -1,0 +1,156 @@
+"""Counts and losses of many altered versions of one model, added up batch by batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from resprobe.devices import exact_float32, precision_dtype
+from resprobe.errors import ResprobeError
+from resprobe.folding import fold
+from resprobe.probes.batches import CheckedBatches, check_labels
+from resprobe.probes.prefix_sharing import Plan, run_plans
+from resprobe.units import Segments
+
+Progress = Callable[[int, int | None], None]
+"""Called with what is done and the total (None where unknown), both in images times versions of the model."""
+
+
+@dataclass
+class Scores:
+    """What each version of a model makes of the same images; version 0 is the intact model.
+
+    Attributes:
+        num_correct: Images that each version gets right, int `(versions,)`.
+        num_newly_wrong: Images that the intact model gets right and the version doesn't.
+        num_newly_right: The converse.
+        loss_sum: Cross-entropy in nats, summed over images; not finite where some logits are not.
+        num_images: How many images that is.
+        labels: With per-image scores, the class of each image, one array per batch.
+        correct: With per-image scores, bool `(versions, B)` per batch.
+        image_loss: With per-image scores, float `(versions, B)` per batch, in nats.
+    """
+
+    num_correct: npt.NDArray[np.int64]
+    num_newly_wrong: npt.NDArray[np.int64]
+    num_newly_right: npt.NDArray[np.int64]
+    loss_sum: npt.NDArray[np.float64]
+    num_images: int = 0
+    labels: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    correct: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+    image_loss: list[npt.NDArray[np.float64]] = field(default_factory=list)
+
+    @property
+    def loss(self) -> npt.NDArray[np.float64]:
+        """Mean cross-entropy of each version, in nats."""
+        return self.loss_sum / self.num_images
+
+    @property
+    def error(self) -> npt.NDArray[np.float64]:
+        """Fraction of images that each version gets wrong."""
+        return 1 - self.num_correct / self.num_images
+
+
+def fast_segments(segments: Segments, precision: str) -> Segments:
+    """Prepare segments for speed: batch normalisation folded, convolutions in channels_last memory format.
+
+    Args:
+        segments: The model's segments; their modules are changed.
+        precision: `float32`, `float64` or `bfloat16`.
+
+    Returns:
+        Segments of the same function, up to rounding.
+    """
+    dtype = precision_dtype(precision)
+    if dtype is torch.float64:
+        # folded after the cast, so that the folded weights have all their digits
+        segments = segments.map(lambda module: module.to(dtype))
+    return segments.map(fold).map(lambda module: _laid_out(module, dtype))
+
+
+def score(
+    segments: Segments,
+    plans: Sequence[Plan],
+    batches: CheckedBatches,
+    *,
+    precision: str,
+    per_image: bool = False,
+    progress: Progress | None = None,
+) -> Scores:
+    """Run every plan on every batch and count.
+
+    Args:
+        segments: From `fast_segments`.
+        plans: What to run; the first is the intact model.
+        batches: The images.
+        precision: The one of the segments.
+        per_image: Keep the result of each image, not only the counts.
+        progress: Called after each version of each batch.
+
+    Returns:
+        Counts and loss sums of every plan. An image with logits that are not finite counts as wrong.
+
+    Raises:
+        ResprobeError: If a label is out of range, or the intact model's loss is not finite.
+    """
+    dtype = precision_dtype(precision)
+    scores = Scores(*(np.zeros(len(plans), np.int64) for _ in range(3)), np.zeros(len(plans)))
+    total = batches.num_images * len(plans) if batches.num_images else None
+    with torch.inference_mode(), exact_float32():
+        for images, labels in batches:
+            correct = np.zeros((len(plans), len(labels)), bool)
+            image_loss = np.zeros((len(plans), len(labels)))
+            done = 0
+            for members, logits in run_plans(segments, plans, _as_input(images, dtype)):
+                check_labels(labels, logits.shape[1], scores.num_images)
+                correct[members], image_loss[members] = _judge(logits, labels)
+                done += len(members)
+                if progress is not None:
+                    progress(scores.num_images * len(plans) + done * len(labels), total)
+            _check_finite(image_loss[0], scores.num_images)
+            _add(scores, correct, image_loss)
+            if per_image:
+                scores.labels.append(labels.cpu().numpy())
+                scores.correct.append(correct)
+                scores.image_loss.append(image_loss)
+    return scores
+
+
+def _add(scores: Scores, correct: npt.NDArray[np.bool_], image_loss: npt.NDArray[np.float64]) -> None:
+    scores.num_correct += correct.sum(1)
+    scores.num_newly_wrong += (correct[:1] & ~correct).sum(1)
+    scores.num_newly_right += (~correct[:1] & correct).sum(1)
+    scores.loss_sum += image_loss.sum(1)
+    scores.num_images += correct.shape[1]
+
+
+def _judge(
+    logits: torch.Tensor, labels: torch.Tensor
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+    logits = logits.float() if logits.dtype is torch.bfloat16 else logits
+    finite = logits.isfinite().all(1)
+    correct = (logits.argmax(1) == labels) & finite
+    image_loss = F.cross_entropy(logits, labels, reduction="none")
+    return correct.cpu().numpy(), image_loss.cpu().double().numpy()
+
+
+def _check_finite(image_loss: npt.NDArray[np.float64], first_row: int) -> None:
+    bad = np.flatnonzero(~np.isfinite(image_loss))
+    if len(bad):
+        raise ResprobeError(
+            f"loss of the intact model: expected finite numbers, got {image_loss[bad[0]]} at image "
+            f"{first_row + bad[0]}; check the weights, the normalisation and the images"
+        )
+
+
+def _laid_out(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    return module.to(dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _as_input(images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    layout = torch.channels_last if images.ndim == 4 else torch.contiguous_format
+    return images.to(dtype=dtype, memory_format=layout)

@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from resprobe.data import open_data
+from resprobe.networks import build, parse_architecture
+
+ROOT = Path(__file__).parents[1]
+REAL = ROOT.parent / "shared" / "real"
+
+
+class Unit(nn.Module):
+    """A scalar residual unit: x + weight * x."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.scale = nn.Linear(1, 1, bias=False)
+        nn.init.constant_(self.scale.weight, weight)
+
+    def forward(self, x):
+        return x + self.scale(x)
+
+
+class ScalarNet(nn.Module):
+    """Two residual units with the weights 2 and 3: (1 + 2)(1 + 3) = 12. Gives the logits (12 x, 0)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Unit(2.0), Unit(3.0)
+
+    def forward(self, x):
+        y = self.second(self.first(x))
+        return torch.cat([y, torch.zeros_like(y)], dim=1)
+
+
+def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Give normalisations the statistics and scales of a trained net, so that nothing is 0 or 1 by accident."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor, low, high in (
+                (module.running_mean, -0.5, 0.5),
+                (module.running_var, 0.5, 2.0),
+                (module.weight.data, 0.5, 1.5),
+                (module.bias.data, -0.3, 0.3),
+            ):
+                tensor.uniform_(low, high, generator=generator)
+    return model.eval()
+
+
+@pytest.fixture
+def scalar_net():
+    return ScalarNet()
+
+
+@pytest.fixture(scope="session")
+def make_net():
+    """Build a small net for 8x8 grey images with normalisations as in a trained one."""
+
+    def make(name: str = "resnet20", **options) -> nn.Module:
+        options = {"in_channels": 1, "width": 4, **options}
+        return randomised(build(parse_architecture(name, **options), seed=0))
+
+    return make
+
+
+@pytest.fixture
+def digits():
+    return open_data("digits", num_images=60, batch_size=25)
+
+
+@pytest.fixture(scope="session")
+def real():
+    """The folder of real checkpoints and images, which is not part of the repository."""
+    if not REAL.is_dir():
+        pytest.skip("the folder shared/real with real checkpoints is not beside the repository")
+    return REAL

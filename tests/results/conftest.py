@@ -1,0 +1,162 @@
+"""Synthetic results of the shapes that the analyses return, for tests that need results but no network."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from resprobe.intervals import wilson_interval
+from resprobe.results import label, make_attrs
+
+NUM_IMAGES = 500
+
+
+@pytest.fixture
+def make_result() -> Callable[..., xr.Dataset]:
+    """Give the builder of valid results: `make_result(analysis, num_units=9, **options)`."""
+    return synthetic_result
+
+
+def synthetic_result(
+    analysis: str,
+    *,
+    num_units: int = 9,
+    num_draws: int = 30,
+    sizes: tuple[int, ...] = (1, 2, 5, 10, 20),
+    checkpoint: str = "resnet20.pt",
+    residual: bool = True,
+    seed: int = 0,
+    data: str = "digits",
+    **settings: Any,
+) -> xr.Dataset:
+    """Build a labelled result of realistic numbers: a residual net breaks slowly, a plain one at once."""
+    rng = np.random.default_rng(seed)
+    build = {
+        "lesion": lambda: _lesion(rng, num_units, residual),
+        "lesion-curve": lambda: _lesion_curve(rng, num_units, num_draws, sizes, residual),
+        "reorder": lambda: _reorder(rng, num_units, num_draws, sizes),
+        "training": lambda: _training(rng, residual),
+    }
+    dataset = label(build[analysis](), analysis)
+    dataset.attrs = make_attrs(
+        analysis,
+        title=f"{analysis} of {checkpoint}",
+        references="Veit, Wilber, Belongie 2016",
+        options={"seed": seed, "batch_size": 100, **settings},
+        model={
+            "checkpoint": checkpoint,
+            "checkpoint_sha256": f"sha of {checkpoint}",
+            "architecture": checkpoint.partition(".")[0],
+            "facts": {"shortcut": {"value": "pad" if residual else "none", "how": "read"}},
+        },
+        data={
+            "data": data,
+            "data_sha256": f"sha of {data}",
+            "split": "test",
+            "num_images": NUM_IMAGES,
+            "normalisation": "digits (0.3/0.4)",
+        },
+        device="cpu",
+    )
+    return dataset
+
+
+def _unit_coords(num_units: int, residual: bool) -> dict[str, Any]:
+    stage = np.arange(num_units) * 3 // num_units + 1
+    changes = np.diff(stage, prepend=1) > 0
+    place_in_stage = [int((stage[:index] == number).sum()) for index, number in enumerate(stage)]
+    return {
+        "unit": [f"layer{number}.{place}" for number, place in zip(stage, place_in_stage, strict=True)],
+        "depth": ("unit", np.arange(1, num_units + 1)),
+        "stage": ("unit", stage),
+        "kind": ("unit", ["residual" if residual else "plain"] * num_units),
+        "shortcut": ("unit", np.where(changes, "pad", "identity") if residual else ["none"] * num_units),
+        "bypass": ("unit", ["shortcut"] * num_units if residual else np.where(changes, "pad", "identity")),
+        "branch_layers": ("unit", [2] * num_units),
+        "num_params": ("unit", 4672 * 4 ** (stage - 1)),
+        "status": ("unit", ["ok"] * num_units),
+    }
+
+
+def _baseline(num_wrong: int = 32) -> dict[str, Any]:
+    return {
+        "num_images": NUM_IMAGES,
+        "baseline_num_correct": NUM_IMAGES - num_wrong,
+        "baseline_loss": 4 * num_wrong / NUM_IMAGES,
+        "baseline_error": num_wrong / NUM_IMAGES,
+    }
+
+
+def _measured(num_wrong: Any) -> dict[str, Any]:
+    return {
+        "num_correct": NUM_IMAGES - num_wrong,
+        "loss": 4.0 * num_wrong / NUM_IMAGES,
+        "error": num_wrong / NUM_IMAGES,
+    }
+
+
+def _lesion(rng: np.random.Generator, num_units: int, residual: bool) -> xr.Dataset:
+    coords = _unit_coords(num_units, residual)
+    rate = 0.064 + rng.exponential(0.02, num_units) if residual else rng.uniform(0.8, 0.92, num_units)
+    rate = np.where(np.asarray(coords["shortcut"][1]) == "pad", rate + 0.3, rate)
+    num_wrong = rng.binomial(NUM_IMAGES, rate)
+    low, high = wilson_interval(num_wrong, NUM_IMAGES)
+    baseline = _baseline()
+    newly_right = num_wrong // 50
+    variables = _measured(num_wrong) | {
+        "num_newly_wrong": num_wrong - (NUM_IMAGES - baseline["baseline_num_correct"]) + newly_right,
+        "num_newly_right": newly_right,
+        "error_low": low,
+        "error_high": high,
+    }
+    return xr.Dataset({name: ("unit", value) for name, value in variables.items()} | baseline, coords)
+
+
+def _lesion_curve(
+    rng: np.random.Generator, num_units: int, num_draws: int, sizes: tuple[int, ...], residual: bool
+) -> xr.Dataset:
+    level = 0.9 / (1 + np.exp(-(np.array(sizes) - (10 if residual else 1)) / 2))
+    rate = np.clip(level[:, None] + rng.normal(0, 0.07, (len(sizes), num_draws)), 0.07, 0.9)
+    ranks = rng.permuted(np.tile(np.arange(num_units), (len(sizes), num_draws, 1)), axis=2)
+    variables = _measured(rng.binomial(NUM_IMAGES, rate))
+    return xr.Dataset(
+        {name: (("num_deleted", "draw"), value) for name, value in variables.items()}
+        | {"deleted": (("num_deleted", "draw", "unit"), ranks < np.array(sizes)[:, None, None])}
+        | _baseline(),
+        {"num_deleted": list(sizes), "draw": np.arange(num_draws), **_unit_coords(num_units, residual)},
+    )
+
+
+def _reorder(rng: np.random.Generator, num_units: int, num_draws: int, sizes: tuple[int, ...]) -> xr.Dataset:
+    swaps = np.array(sizes)[:, None]
+    tau = np.clip(1 - 0.03 * swaps + rng.normal(0, 0.02, (len(sizes), num_draws)) * np.sqrt(swaps), -1, 1)
+    rate = np.clip(0.064 + 1.2 * (1 - tau) ** 1.5 + rng.normal(0, 0.03, tau.shape), 0.05, 0.9)
+    order = rng.permuted(np.tile(np.arange(num_units), (len(sizes), num_draws, 1)), axis=2)
+    variables = _measured(rng.binomial(NUM_IMAGES, rate)) | {"kendall_tau": tau}
+    return xr.Dataset(
+        {name: (("num_swaps", "draw"), value) for name, value in variables.items()}
+        | {"order": (("num_swaps", "draw", "unit"), order)}
+        | _baseline(),
+        {
+            "num_swaps": list(sizes),
+            "draw": np.arange(num_draws),
+            "unit": _unit_coords(num_units, residual=True)["unit"],
+        },
+    )
+
+
+def _training(rng: np.random.Generator, residual: bool) -> xr.Dataset:
+    epoch = np.arange(1, 41)
+    train_loss = (2.3 if residual else 2.35) * np.exp(-epoch / (6 if residual else 40))
+    train_loss = train_loss * np.exp(rng.normal(0, 0.1, epoch.size))
+    train_error = np.clip(train_loss / 2.6, 0, 0.9)
+    variables = {
+        "train_loss": train_loss,
+        "train_error": train_error,
+        "test_loss": train_loss + 0.1,
+        "test_error": np.clip(train_error + 0.03, 0, 0.9),
+        "learning_rate": np.where(epoch > 20, 0.01, 0.1),
+    }
+    return xr.Dataset({name: ("epoch", value) for name, value in variables.items()}, {"epoch": epoch})

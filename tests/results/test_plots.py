@@ -1,0 +1,418 @@
+import json
+import subprocess
+import sys
+
+import matplotlib
+import matplotlib.colors
+import matplotlib.image
+import matplotlib.pyplot
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.colors import to_rgb
+from matplotlib.container import BarContainer, ErrorbarContainer
+from matplotlib.figure import Figure
+
+from resprobe import plots, results
+from resprobe.errors import ResprobeError
+
+ANALYSES = sorted(results.SCHEMA)
+
+
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def bars(figure: Figure) -> dict[float, float]:
+    """The height of the bar at each place."""
+    return {
+        bar.get_center()[0]: bar.get_height()
+        for container in figure.axes[0].containers
+        if isinstance(container, BarContainer)
+        for bar in container
+    }
+
+
+def intervals(figure: Figure) -> dict[float, tuple[float, float]]:
+    """The ends of the error bar at each place."""
+    return {
+        segment[0, 0]: tuple(segment[:, 1])
+        for container in figure.axes[0].containers
+        if isinstance(container, ErrorbarContainer)
+        for collection in container.lines[2]
+        for segment in collection.get_segments()
+    }
+
+
+def horizontal_lines(figure: Figure, axes: int = 0) -> list[float]:
+    """Heights of the lines that run over the whole width."""
+    lines = figure.axes[axes].lines
+    return [line.get_ydata()[0] for line in lines if list(line.get_xdata()) == [0, 1]]
+
+
+def line_labelled(figure: Figure, label: str, axes: int = 0):
+    (line,) = [line for line in figure.axes[axes].lines if line.get_label() == label]
+    return line
+
+
+def hexagon(colour) -> str:
+    return matplotlib.colors.to_hex(to_rgb(colour))
+
+
+def written_in(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def with_classes(result: xr.Dataset, number: object) -> xr.Dataset:
+    return result.assign_attrs(facts=json.dumps({"num_classes": {"value": number, "how": "read"}}))
+
+
+def without_unit(result: xr.Dataset, index: int) -> xr.Dataset:
+    """The result of a network of which one unit could not be deleted."""
+    hidden = np.arange(result.sizes["unit"]) == index
+    result = result.assign(
+        {name: result[name].where(~hidden) for name in ("error", "error_low", "error_high", "loss")}
+    )
+    return result.assign_coords(status=result["status"].where(~hidden, "no bypass"))
+
+
+class TestLesion:
+    def test_bars_and_intervals_are_the_errors(self, make_result):
+        result = make_result("lesion", num_units=27)
+        figure = plots.lesion(result)
+        places = np.arange(1, 28)
+        heights, ends = bars(figure), intervals(figure)
+        np.testing.assert_allclose([heights[place] for place in places], result["error"])
+        np.testing.assert_allclose(
+            [ends[place] for place in places], np.stack([result["error_low"], result["error_high"]], 1)
+        )
+
+    def test_the_baseline_is_a_line_with_its_value(self, make_result):
+        figure = plots.lesion(make_result("lesion"))
+        assert horizontal_lines(figure) == [0.064]
+        assert "intact network: 6.4%" in legend(figure)
+
+    def test_units_are_named_and_axes_labelled(self, make_result):
+        result = make_result("lesion")
+        axes = plots.lesion(result).axes[0]
+        assert [text.get_text() for text in axes.get_xticklabels()] == list(result["unit"].values)
+        assert axes.get_xlabel() == "unit, from input to output"
+        assert axes.get_ylabel() == "error with the unit deleted"
+        assert axes.yaxis.get_major_formatter()(0.075) == "7.5%"
+        assert axes.get_ylim()[0] == 0
+
+    def test_units_that_change_the_shape_are_marked(self, make_result):
+        for residual in (True, False):
+            figure = plots.lesion(make_result("lesion", residual=residual))
+            hatched = {bar.get_center()[0] for bar in figure.axes[0].patches if bar.get_hatch()}
+            assert hatched == {4, 7}
+            assert {"unit that keeps the shape", "unit that changes the shape"} <= set(legend(figure))
+
+    def test_many_units_are_points(self, make_result):
+        result = make_result("lesion", num_units=54)
+        figure = plots.lesion(result)
+        assert not bars(figure)
+        ends = intervals(figure)
+        np.testing.assert_allclose([ends[place][0] for place in range(1, 55)], result["error_low"])
+        points = {
+            x: y
+            for container in figure.axes[0].containers
+            for x, y in zip(*container.lines[0].get_data(), strict=True)
+        }
+        np.testing.assert_allclose([points[place] for place in range(1, 55)], result["error"])
+
+    def test_stages_are_separated_and_numbered(self, make_result):
+        figure = plots.lesion(make_result("lesion"))
+        separators = [
+            line.get_xdata()[0] for line in figure.axes[0].lines if list(line.get_ydata()) == [0, 1]
+        ]
+        assert separators == [3.5, 6.5]
+        assert written_in(figure) == ["stage 1", "stage 2", "stage 3"]
+
+    def test_narrow_stages_are_numbered_briefly_and_very_many_not_at_all(self, make_result):
+        result = make_result("lesion", num_units=27)
+        narrow = result.assign_coords(stage=("unit", np.minimum(np.arange(27) // 2 + 1, 5)))
+        assert written_in(plots.lesion(narrow)) == ["1", "2", "3", "4", "5", "stage"]
+        assert written_in(plots.lesion(result.assign_coords(stage=("unit", np.arange(1, 28))))) == []
+        assert written_in(plots.lesion(result.assign_coords(stage=("unit", np.ones(27, dtype=int))))) == []
+
+    def test_units_that_could_not_be_deleted_are_crosses(self, make_result):
+        figure = plots.lesion(without_unit(make_result("lesion"), 3))
+        assert set(bars(figure)) == {1, 2, 3, 5, 6, 7, 8, 9}
+        assert line_labelled(figure, "unit that could not be deleted").get_xdata().tolist() == [4]
+
+    def test_chance_is_drawn_where_it_is_known(self, make_result):
+        result = make_result("lesion")
+        assert horizontal_lines(plots.lesion(with_classes(result, 10))) == [0.064, 0.9]
+        assert "chance: 90%" in legend(plots.lesion(with_classes(result, 10)))
+        assert horizontal_lines(plots.lesion(with_classes(result, None))) == [0.064]
+        figure = plots.lesion(with_classes(result, 10), with_classes(result, 100))
+        assert 0.9 not in horizontal_lines(figure)
+
+    def test_different_networks_share_relative_depth(self, make_result):
+        one = make_result("lesion", num_units=27, checkpoint="resnet56.pt")
+        other = make_result("lesion", num_units=55, checkpoint="plain56.pt", residual=False)
+        figure = plots.lesion(one, other)
+        axes = figure.axes[0]
+        assert axes.get_xlabel() == "relative depth of the unit"
+        for result, name in ((one, "resnet56"), (other, "plain56")):
+            line = line_labelled(figure, f"{name} (intact: 6.4%)")
+            number = result.sizes["unit"]
+            np.testing.assert_allclose(line.get_xdata(), (np.arange(number) + 0.5) / number)
+            np.testing.assert_allclose(line.get_ydata(), result["error"])
+        assert {"resnet56 (intact: 6.4%)", "plain56 (intact: 6.4%)"} <= set(legend(figure))
+        assert axes.get_title(loc="left") == "Deletion of single units: 2 networks, digits test, 500 images"
+        assert written_in(figure) == ["stage 1", "stage 2", "stage 3"]
+
+    def test_networks_with_as_many_units_share_their_places(self, make_result):
+        figure = plots.lesion(
+            make_result("lesion"), without_unit(make_result("lesion", checkpoint="plain20.pt"), 0)
+        )
+        assert figure.axes[0].get_xlabel() == "place of the unit, from input to output"
+        assert line_labelled(figure, "resnet20 (intact: 6.4%)").get_xdata().tolist() == list(range(1, 10))
+        assert "unit that could not be deleted" in legend(figure)
+
+    def test_networks_divided_differently_get_no_common_stages(self, make_result):
+        one = make_result("lesion")
+        other = one.assign_coords(stage=("unit", [1] * 7 + [2, 3]))
+        assert written_in(plots.lesion(one, other)) == []
+
+
+class TestLesionCurve:
+    def test_median_band_and_draws(self, make_result):
+        result = make_result("lesion-curve")
+        figure = plots.lesion_curve(result)
+        axes = figure.axes[0]
+        median = line_labelled(figure, "median of 30 draws")
+        assert median.get_xdata().tolist() == [1, 2, 5, 10, 20]
+        np.testing.assert_allclose(median.get_ydata(), np.median(result["error"], axis=1))
+        corners = axes.collections[0].get_paths()[0].vertices
+        for size, low, high in zip(
+            [1, 2, 5, 10, 20], *np.quantile(result["error"], [0.05, 0.95], axis=1), strict=True
+        ):
+            np.testing.assert_allclose(sorted(set(corners[corners[:, 0] == size, 1])), sorted({low, high}))
+        (draws,) = [line for line in axes.lines if line.get_marker() == "."]
+        np.testing.assert_allclose(draws.get_ydata(), result["error"].values.ravel())
+        np.testing.assert_allclose(draws.get_xdata(), np.repeat([1, 2, 5, 10, 20], 30))
+
+    def test_labels(self, make_result):
+        figure = plots.lesion_curve(make_result("lesion-curve"))
+        assert horizontal_lines(figure) == [0.064]
+        assert legend(figure) == ["median of 30 draws", "intact network: 6.4%", "5 to 95 % of the draws"]
+        assert figure.axes[0].get_xlabel() == "number of deleted units"
+        assert (
+            figure.axes[0].get_title(loc="left")
+            == "Deletion of several units: resnet20, digits test, 500 images"
+        )
+
+    def test_several_results_have_their_colours(self, make_result):
+        figure = plots.lesion_curve(
+            make_result("lesion-curve"), make_result("lesion-curve", checkpoint="plain20.pt")
+        )
+        one = line_labelled(figure, "median, resnet20 (intact: 6.4%)").get_color()
+        other = line_labelled(figure, "median, plain20 (intact: 6.4%)").get_color()
+        assert one != other
+        assert horizontal_lines(figure) == [0.064, 0.064]
+
+    def test_the_order_of_dims_is_irrelevant_and_unmeasured_sizes_are_left_out(self, make_result):
+        result = make_result("lesion-curve")
+        error = result["error"].where(result["num_deleted"] < 20)
+        error[0, 0] = np.nan
+        figure = plots.lesion_curve(result.assign(error=error.transpose("draw", "num_deleted")))
+        median = line_labelled(figure, "median of 30 draws")
+        assert median.get_xdata().tolist() == [1, 2, 5, 10]
+        np.testing.assert_allclose(median.get_ydata(), np.nanmedian(error[:4], axis=1))
+
+
+class TestReorder:
+    def test_points_medians_and_colours(self, make_result):
+        result = make_result("reorder", sizes=(1, 5, 20))
+        figure = plots.reorder(result)
+        points = figure.axes[0].collections[0]
+        np.testing.assert_allclose(points.get_offsets()[:, 0], result["kendall_tau"].values.ravel())
+        np.testing.assert_allclose(points.get_offsets()[:, 1], result["error"].values.ravel())
+        np.testing.assert_array_equal(points.get_array(), np.repeat([1, 5, 20], 30))
+        median = line_labelled(figure, "median of the draws")
+        np.testing.assert_allclose(median.get_xdata(), np.median(result["kendall_tau"], axis=1))
+        np.testing.assert_allclose(median.get_ydata(), np.median(result["error"], axis=1))
+
+    def test_axes_fall_from_the_original_order(self, make_result):
+        result = make_result("reorder")
+        figure = plots.reorder(result)
+        left, right = figure.axes[0].get_xlim()
+        assert 1 < left < 1.1
+        assert right < float(result["kendall_tau"].min())
+        assert figure.axes[0].get_xlabel() == "Kendall's tau with the original order"
+        assert figure.axes[0].get_ylabel() == "error with the units reordered"
+        assert figure.axes[1].get_ylabel() == "number of swaps"
+        assert horizontal_lines(figure) == [0.064]
+        assert legend(figure) == ["median of the draws", "intact network: 6.4%"]
+
+    @pytest.mark.parametrize(("number", "shape"), [(2, (1, 2)), (4, (2, 2)), (5, (2, 3))])
+    def test_several_results_lie_side_by_side(self, make_result, number, shape):
+        several = [make_result("reorder", checkpoint=f"net{i}.pt", sizes=(1, 2)) for i in range(number)]
+        figure = plots.reorder(*several)
+        shown = [axes for axes in figure.axes if axes.get_visible() and axes.get_title(loc="left")]
+        assert [axes.get_title(loc="left") for axes in shown] == [
+            f"net{i} (intact: 6.4%)" for i in range(number)
+        ]
+        assert shown[0].get_gridspec().get_geometry() == shape
+        assert len({axes.get_xlim() for axes in shown}) == len({axes.get_ylim() for axes in shown}) == 1
+
+    def test_a_single_size_and_missing_draws(self, make_result):
+        result = make_result("reorder", sizes=(1, 3), num_draws=2)
+        result = result.assign(error=result["error"].where(result["num_swaps"] < 3))
+        median = line_labelled(plots.reorder(result), "median of the draws")
+        assert len(median.get_xdata()) == 1
+        assert plots.reorder(make_result("reorder", sizes=(3,))).axes[0].collections[0].get_clim() == (3, 4)
+
+
+class TestTraining:
+    def test_curves(self, make_result):
+        one, other = make_result("training"), make_result("training", checkpoint="plain20.pt", residual=False)
+        figure = plots.training(one, other)
+        for axes, quantity in zip(figure.axes, ("error", "loss"), strict=True):
+            solid = [line for line in axes.lines if line.get_linestyle() == "-" and len(line.get_xdata())]
+            dashed = [line for line in axes.lines if line.get_linestyle() == "--" and len(line.get_xdata())]
+            for result, train, test in zip((one, other), solid, dashed, strict=True):
+                np.testing.assert_allclose(train.get_ydata(), result[f"train_{quantity}"])
+                np.testing.assert_allclose(test.get_ydata(), result[f"test_{quantity}"])
+                np.testing.assert_allclose(train.get_xdata(), result["epoch"])
+                assert train.get_color() == test.get_color()
+            assert solid[0].get_color() != solid[1].get_color()
+
+    def test_axes_and_legend(self, make_result):
+        figure = plots.training(make_result("training"), make_result("training", checkpoint="plain20.pt"))
+        error, loss = figure.axes
+        assert (error.get_yscale(), loss.get_yscale()) == ("linear", "log")
+        assert (error.get_ylabel(), loss.get_ylabel()) == ("error", "loss [nat]")
+        assert error.get_xlabel() == loss.get_xlabel() == "epoch"
+        assert legend(figure) == ["resnet20", "plain20", "training images", "test images"]
+        assert figure.get_suptitle() == "Training: 2 networks, digits test, 500 images"
+        assert legend(plots.training(make_result("training"))) == ["training images", "test images"]
+
+
+class TestNames:
+    def test_the_same_checkpoint_is_told_apart_by_its_settings(self, make_result):
+        one, other = make_result("lesion", bn_mode="running"), make_result("lesion", bn_mode="batch")
+        assert "resnet20, bn_mode running (intact: 6.4%)" in legend(plots.lesion(one, other))
+        assert "resnet20, bn_mode batch (intact: 6.4%)" in legend(plots.lesion(one, other))
+
+    def test_the_same_checkpoint_is_told_apart_by_its_data(self, make_result):
+        one, other = make_result("training"), make_result("training", data="mnist")
+        figure = plots.training(one, other)
+        assert legend(figure)[:2] == ["resnet20, digits test, 500 images", "resnet20, mnist test, 500 images"]
+        assert figure.get_suptitle() == "Training: 2 networks, various data"
+
+    def test_the_same_result_twice_is_numbered(self, make_result):
+        assert legend(plots.training(*[make_result("training")] * 2))[:2] == ["resnet20 (1)", "resnet20 (2)"]
+
+    def test_a_data_file_is_named_without_its_folders(self, make_result):
+        result = make_result("training", data="npz:/long/way/to/cifar.npz").assign_attrs(
+            num_images=10000, split="all"
+        )
+        assert plots.training(result).get_suptitle() == "Training: resnet20, npz:cifar.npz, 10,000 images"
+
+    def test_a_model_from_no_file_on_bare_batches(self, make_result):
+        bare = {"checkpoint": "", "architecture": "", "data": "", "split": "", "num_images": ""}
+        figure = plots.training(make_result("training").assign_attrs(bare))
+        assert figure.get_suptitle() == "Training: network"
+
+
+class TestAll:
+    @pytest.mark.parametrize("analysis", ANALYSES)
+    def test_plot_chooses_the_figure_and_leaves_everything_else_alone(self, make_result, analysis):
+        result = make_result(analysis)
+        before, settings = result.copy(deep=True), dict(matplotlib.rcParams)
+        figure = plots.plot(result)
+        assert figure.get_suptitle() or figure.axes[0].get_title(loc="left")
+        xr.testing.assert_identical(result, before)
+        assert dict(matplotlib.rcParams) == settings
+        assert matplotlib.pyplot.get_fignums() == []
+
+    @pytest.mark.parametrize("analysis", ANALYSES)
+    def test_nothing_overlaps_or_is_cut_off(self, make_result, analysis):
+        figure = plots.plot(
+            *[make_result(analysis, checkpoint=f"a-long-checkpoint-name-{i}.pt") for i in range(3)]
+        )
+        whole = figure.bbox
+        boxes = [axes.get_tightbbox() for axes in figure.axes] + [figure.legends[0].get_window_extent()]
+        assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 for box in boxes)
+        assert all(whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes)
+        assert not any(boxes[-1].overlaps(box) for box in boxes[:-1])
+
+    @pytest.mark.parametrize("number", [9, 27])
+    def test_unit_names_do_not_overlap(self, make_result, number):
+        labels = plots.lesion(make_result("lesion", num_units=number)).axes[0].get_xticklabels()
+        boxes = [label.get_window_extent() for label in labels]
+        assert len(boxes) == number
+        assert all(left.x1 <= right.x0 for left, right in zip(boxes, boxes[1:], strict=False))
+
+    def test_the_palette_is_for_the_colour_blind(self, make_result):
+        figure = plots.training(*[make_result("training", checkpoint=f"net{i}.pt") for i in range(3)])
+        colours = [hexagon(line.get_color()) for line in figure.axes[1].lines[::2]]
+        assert colours == ["#0173b2", "#de8f05", "#029e73"]
+
+    def test_unknown_analysis(self, make_result):
+        with pytest.raises(ResprobeError, match="expected a result of lesion, .*, got analysis 'paths'"):
+            plots.plot(make_result("lesion").assign_attrs(analysis="paths"))
+        with pytest.raises(ResprobeError, match="got analysis None"):
+            plots.plot(xr.Dataset({"error": 1}))
+
+    def test_mixed_analyses(self, make_result):
+        with pytest.raises(ResprobeError, match="expected results of lesion only, got reorder"):
+            plots.plot(make_result("lesion"), make_result("reorder"))
+
+    def test_no_result(self):
+        with pytest.raises(ResprobeError, match="expected at least one result, got none"):
+            plots.plot()
+        with pytest.raises(ResprobeError, match="expected at least one training result, got none"):
+            plots.training()
+
+    def test_importing_changes_no_settings(self):
+        code = (
+            "import matplotlib; before = dict(matplotlib.rcParams); import resprobe.plots, sys; "
+            "sys.exit(dict(matplotlib.rcParams) != before or 'torch' in sys.modules)"
+        )
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class TestSaving:
+    @pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("PDF", b"%PDF"), ("svg", b"<?xml")])
+    def test_the_suffix_is_the_format(self, make_result, tmp_path, suffix, magic):
+        path = plots.save_figure(plots.plot(make_result("training")), tmp_path / "new" / f"figure.{suffix}")
+        assert path.read_bytes().startswith(magic)
+        assert [entry.name for entry in path.parent.iterdir()] == [f"figure.{suffix}"]
+
+    def test_resolution(self, make_result, tmp_path):
+        figure = plots.lesion(make_result("lesion", num_units=54))
+        image = matplotlib.image.imread(plots.save_figure(figure, tmp_path / "figure.png"))
+        assert image.shape[:2] == (4.5 * 150, 10 * 150)
+
+    @pytest.mark.parametrize("name", ["figure.doc", "figure"])
+    def test_unknown_suffix(self, make_result, tmp_path, name):
+        with pytest.raises(
+            ResprobeError, match=f"{name}: expected one of the suffixes .*pdf, .*png.*, got (.doc|none)"
+        ):
+            plots.save_figure(plots.plot(make_result("training")), tmp_path / name)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_interrupted_write_leaves_what_was_there(self, make_result, tmp_path, monkeypatch):
+        figure = plots.plot(make_result("training"))
+        path = plots.save_figure(figure, tmp_path / "figure.png")
+        before = path.read_bytes()
+
+        def half_written(self, target, **options):
+            target.write_bytes(b"half")
+            raise KeyboardInterrupt("stopped")
+
+        monkeypatch.setattr(Figure, "savefig", half_written)
+        with pytest.raises(KeyboardInterrupt, match="stopped"):
+            plots.save_figure(figure, path)
+        assert path.read_bytes() == before
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_a_folder_that_cannot_be(self, make_result, tmp_path):
+        (tmp_path / "file").touch()
+        with pytest.raises(ResprobeError, match="file/figure.png: expected to write a file there, got"):
+            plots.save_figure(plots.plot(make_result("training")), tmp_path / "file" / "figure.png")

@@ -1,0 +1,267 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from resprobe import cli, results
+from resprobe.networks import build, parse_architecture
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working folder with a checkpoint of each kind under checkpoints/."""
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("resnet8", "plain8"):
+        architecture = parse_architecture(name, width=4, in_channels=1)
+        content = {
+            "format": "resprobe",
+            "format_version": 1,
+            "state_dict": build(architecture, seed=0).state_dict(),
+            "architecture": architecture.as_dict(),
+            "data": "digits",
+            "normalisation": {"name": "digits", "mean": [0.3052], "std": [0.376]},
+        }
+        torch.save(content, tmp_path / "checkpoints" / f"{name}.pt")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def resprobe(folder, monkeypatch, capfd):
+    """Run the command line in this process; gives exit code, stdout, stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["resprobe", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capfd.readouterr()
+        return stop.value.code, out, err
+
+    return run
+
+
+def files(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+LESION = ("lesion", "--ckpt", "resnet8.pt", "--num-images", "30")
+
+
+class TestLesion:
+    def test_table_summary_and_file(self, resprobe):
+        code, out, err = resprobe(*LESION)
+        assert code == 0
+        assert "resnet8.pt (resnet8) on digits, test images, 30 of them" in out
+        assert re.search(r"layer2\.0 +2 +\d+\.\d % +[+-]\d+\.\d +\d+\.\d to \d+\.\d %", out)
+        assert re.search(r"baseline \d+\.\d %, median \d+\.\d % over 3 deletions, worst \d+\.\d % \(layer\d\.0\)", out)
+        assert all(len(line) <= 80 for line in out.splitlines()[1:-1])
+        assert "saved results/lesion-resnet8.nc" in err
+        dataset = results.open("results/lesion-resnet8.nc")
+        assert dataset.sizes["unit"] == 3
+        assert dataset.attrs["checkpoint"] == "resnet8.pt"
+        assert dataset.attrs["num_images"] == 30
+
+    def test_same_question_is_not_computed_again(self, resprobe, monkeypatch):
+        _, first, _ = resprobe(*LESION)
+        before = results.open("results/lesion-resnet8.nc")
+        monkeypatch.setattr("resprobe.probes.lesion", lambda *args, **options: pytest.fail("computed again"))
+        code, second, err = resprobe(*LESION, "--batch-size", 7)
+        assert (code, second) == (0, first)
+        assert "holds this result already" in err
+        assert results.open("results/lesion-resnet8.nc").identical(before)
+
+    @pytest.mark.parametrize(
+        "change", [["--num-images", 20], ["--precision", "float64"], ["--unit", "layer1.0"], ["--split", "train"]]
+    )
+    def test_another_question_is_refused_and_replaced_on_demand(self, resprobe, change):
+        resprobe(*LESION)
+        before = results.open("results/lesion-resnet8.nc")
+        code, out, err = resprobe(*LESION, *change)
+        assert (code, out) == (1, "")
+        assert "expected the same result or no file" in err
+        assert "--overwrite" in err
+        assert results.open("results/lesion-resnet8.nc").identical(before)
+        assert resprobe(*LESION, *change, "--overwrite")[0] == 0
+        assert not results.open("results/lesion-resnet8.nc").identical(before)
+
+    def test_several_checkpoints(self, resprobe, folder):
+        code, out, _ = resprobe(*LESION, "--ckpt", "plain8.pt", "--out", "both", "--plot")
+        assert code == 0
+        assert "layer1.0.conv2" in out
+        assert [name for name in files(folder) if name.startswith("both")] == [
+            *("both/lesion-plain8.nc", "both/lesion-plain8.png"),
+            *("both/lesion-resnet8.nc", "both/lesion-resnet8.png"),
+        ]
+
+    def test_quiet(self, resprobe):
+        code, out, err = resprobe(*LESION, "--quiet")
+        assert (code, err) == (0, "")
+        assert "baseline" in out
+
+    def test_npz_with_normalisation(self, resprobe, folder):
+        x = np.random.default_rng(0).integers(0, 256, (6, 8, 8), dtype=np.uint8)
+        np.savez(folder / "images.npz", x=x, y=np.arange(6))
+        code, _, _ = resprobe("lesion", "--ckpt", "resnet8.pt", "--data", "npz:images.npz", "--normalise", ".5/.25")
+        assert code == 0
+        attrs = results.open("results/lesion-resnet8.nc").attrs
+        assert (attrs["data"], attrs["normalisation"]) == ("npz:images.npz", "custom (0.5/0.25)")
+
+    def test_foreign_checkpoint(self, resprobe, folder):
+        torch.save(build(parse_architecture("resnet8", width=4, in_channels=1)).state_dict(), folder / "bare.pth")
+        code, _, err = resprobe("lesion", "--ckpt", "bare.pth", "--arch", "resnet8")
+        assert code == 1
+        assert "give --data and --normalise" in err
+        assert resprobe("lesion", "--ckpt", "bare.pth", "--arch", "resnet8", "--data", "digits")[0] == 0
+
+
+class TestOtherCommands:
+    def test_lesion_curve(self, resprobe):
+        code, out, _ = resprobe("lesion-curve", "--ckpt", "resnet8.pt", "--num-deleted", "1:3:2", "--draws", 2)
+        assert code == 0
+        assert "2 random sets of units per row" in out
+        assert results.open("results/lesion-curve-resnet8.nc").num_deleted.values.tolist() == [1, 3]
+
+    def test_reorder(self, resprobe):
+        code, out, _ = resprobe("reorder", "--ckpt", "plain8.pt", "--num-swaps", "1,4", "--draws", 2, "--by", "layer")
+        assert code == 0
+        assert "Kendall tau" in out
+        assert results.open("results/reorder-plain8.nc").num_swaps.values.tolist() == [1, 4]
+
+    def test_plot(self, resprobe, folder):
+        resprobe(*LESION)
+        code, _, err = resprobe("plot", "results/lesion-resnet8.nc", "--out", "figure.svg")
+        assert (code, err) == (0, "saved figure.svg\n")
+        assert (folder / "figure.svg").read_text().startswith("<?xml")
+
+    def test_train_and_use(self, resprobe, folder):
+        arguments = ("train", "--arch", "resnet8", "--data", "digits", "--epochs", 1, "--width", 4, "--out", "new.pt")
+        code, out, err = resprobe(*arguments, "--plot")
+        assert code == 0
+        assert "after 1 epochs: train loss" in out
+        assert "saved new.pt and its log new-training.nc" in err
+        assert {"new.pt", "new-training.nc", "new-training.png"} <= set(files(folder))
+        assert resprobe(*arguments)[1] == out
+        code, _, err = resprobe(*arguments, "--seed", 1)
+        assert code == 1
+        assert "recipe.seed 0 instead of 1" in err
+        assert resprobe("lesion", "--ckpt", "new.pt")[0] == 0
+
+
+BAD_INPUT = {
+    "no such file": (["lesion", "--ckpt", "absent.pt"], "absent.pt: expected a checkpoint file, got nothing at"),
+    "not a checkpoint": (["lesion", "--ckpt", "text.pt"], "text.pt: expected a checkpoint"),
+    "wrong architecture": ([*LESION, "--arch", "resnet14"], "layer1.1.conv1.weight: expected shape (4, 4, 3, 3)"),
+    "unknown architecture": ([*LESION, "--arch", "vgg16"], "architecture: expected one of resnetN"),
+    "wrong channels": ([*LESION[:3], "--data", "npz:rgb.npz", "--normalise", "none"], "expected 1 channels"),
+    "labels out of range": ([*LESION[:3], "--data", "npz:labels.npz"], "the model's classes, got 12 at image 1"),
+    "unknown dataset": ([*LESION, "--data", "digts"], "got 'digts'; did you mean digits?"),
+    "unknown unit": ([*LESION, "--unit", "layer1.7"], "unit: expected one of layer1.0, layer2.0, layer3.0, got"),
+    "unknown by": (["lesion", "--ckpt", "plain8.pt", "--by", "head"], "by: expected layer or block, got 'head'"),
+    "unknown precision": ([*LESION, "--precision", "half"], "precision: expected one of float32"),
+    "unknown device": ([*LESION, "--device", "tpu"], "device: expected one of auto, cpu"),
+    "device that is not there": ([*LESION, "--device", "cuda:99"], "expected a device of this machine"),
+    "unknown normalisation": ([*LESION, "--normalise", "imagnet"], "did you mean imagenet?"),
+    "unknown split": ([*LESION, "--split", "dev"], "split"),
+    "too many images": (["lesion", "--ckpt", "resnet8.pt", "--num-images", "9999"], "expected at most the 500"),
+    "weights not finite": (["lesion", "--ckpt", "nan.pt"], "expected finite weights, got NaN or infinity in conv1"),
+    "loss not finite": (["lesion", "--ckpt", "huge.pt"], "loss of the intact model: expected finite numbers, got"),
+    "sizes out of range": (["lesion-curve", "--ckpt", "resnet8.pt", "--num-deleted", "1:9"], "from 0 to 3, got"),
+    "sizes that are none": (["reorder", "--ckpt", "resnet8.pt", "--num-swaps", "few"], "FIRST:LAST"),
+    "output folder is a file": ([*LESION, "--out", "text.pt/l.nc"], "expected to write a file there, got"),
+    "output is a folder": ([*LESION, "--ckpt", "plain8.pt", "--out", "o.nc"], "expected a folder for 2 results"),
+    "output is something else": ([*LESION, "--out", "text.pt"], "text.pt: expected a netCDF4 file"),
+    "plot of no result": (["plot", "text.pt"], "text.pt: expected a netCDF4 file"),
+    "dataset not on disk": ([*LESION, "--data", "mnist"], "--download"),
+    "train a depth that does not exist": (
+        ["train", "--arch", "resnet21", "--data", "digits", "--out", "new.pt"],
+        "expected 6n + 2 layers, got 21",
+    ),
+}
+
+
+class TestErrors:
+    @pytest.fixture(autouse=True)
+    def bad_files(self, folder):
+        (folder / "text.pt").write_text("these are words")
+        np.savez(folder / "rgb.npz", x=np.zeros((2, 8, 8, 3), np.uint8), y=np.zeros(2, int))
+        np.savez(folder / "labels.npz", x=np.zeros((2, 8, 8), np.uint8), y=np.array([0, 12]))
+        content = torch.load(folder / "checkpoints" / "resnet8.pt", weights_only=True)
+        content["state_dict"]["linear.weight"] = content["state_dict"]["linear.weight"] * 1e38 * 10
+        content["state_dict"]["linear.weight"].clamp_(-3e38, 3e38)
+        torch.save(content, folder / "huge.pt")
+        content["state_dict"]["conv1.weight"][0] = torch.nan
+        torch.save(content, folder / "nan.pt")
+
+    @pytest.mark.parametrize("case", BAD_INPUT)
+    def test_one_line_exit_1_and_nothing_written(self, resprobe, folder, case):
+        arguments, message = BAD_INPUT[case]
+        before = {name: (folder / name).read_bytes() for name in files(folder)}
+        code, out, err = resprobe(*arguments)
+        assert (code, out) == (1, "")
+        assert err.startswith("resprobe: error: ")
+        assert message in err
+        assert err.count("\n") == 1
+        assert {name: (folder / name).read_bytes() for name in files(folder)} == before
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["lesion", "--ckpt", "resnet8.pt", "--frobnicate"], "No such option: --frobnicate"),
+            (["lesion"], "Missing option '--ckpt'"),
+            (["lesions"], "No such command 'lesions'"),
+            (["lesion", "--ckpt", "resnet8.pt", "--batch-size", "many"], "Invalid value for '--batch-size'"),
+        ],
+    )
+    def test_usage_errors_exit_2(self, resprobe, arguments, message):
+        code, out, err = resprobe(*arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith("resprobe: error: ")
+        assert message in err
+        assert err.count("\n") == 1
+
+    def test_debug_shows_the_traceback(self, folder, monkeypatch):
+        monkeypatch.setattr(sys, "argv", ["resprobe", "lesion", "--ckpt", "absent.pt", "--debug"])
+        with pytest.raises(cli.ResprobeError, match="absent.pt"):
+            cli.main()
+
+    def test_interruption_leaves_nothing(self, resprobe, folder, monkeypatch):
+        def interrupt(*args, **options):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("resprobe.probes.lesion", interrupt)
+        before = files(folder)
+        code, out, err = resprobe(*LESION)
+        assert (code, out) == (130, "")
+        assert err == "resprobe: error: interrupted; what was not finished was not written\n"
+        assert files(folder) == before
+
+
+class TestProcess:
+    @pytest.mark.parametrize("start", [["-m", "resprobe"], ["-c", "from resprobe.cli import main; main()"]])
+    @pytest.mark.parametrize("command", [[], ["lesion"], ["train"]])
+    def test_help_does_not_import_torch(self, start, command):
+        run = subprocess.run(
+            [sys.executable, "-X", "importtime", *start, *command, "--help"], capture_output=True, text=True, check=True
+        )
+        assert "Usage:" in run.stdout
+        assert not re.search(r"\| +(torch|xarray|numpy)$", run.stderr, re.MULTILINE)
+
+    def test_ctrl_c_during_a_run(self, folder):
+        command = [sys.executable, "-m", "resprobe", "lesion-curve", "--ckpt", "resnet8.pt", "--num-deleted", "1:3"]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(
+            [*command, "--draws", "5000"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        time.sleep(8)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert out == ""
+        assert err.splitlines()[-1] == "resprobe: error: interrupted; what was not finished was not written"
+        assert not (folder / "results").exists()
