@@ -31,8 +31,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-UsageError = typer.BadParameter.__base__
-assert UsageError is not None
+# typer exports this subclass alone of click's usage errors
+UsageError: Any = typer.BadParameter.__base__
 
 RESULTS_FOLDER = Path("results")
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
@@ -43,7 +43,8 @@ class Common:
     """Options that every analysis takes."""
 
     ckpt: Annotated[
-        list[str], typer.Option(metavar="FILE", help="Checkpoint, or its name under checkpoints/; repeatable.")
+        list[str],
+        typer.Option(metavar="FILE", help="Checkpoint, or its name under checkpoints/; repeatable."),
     ]
     data: Annotated[
         str | None,
@@ -69,9 +70,7 @@ class Common:
         str | None,
         typer.Option(metavar="NAME", help="The network, such as resnet20, where the file doesn't say."),
     ] = None
-    shortcut: Annotated[
-        str | None, typer.Option(help="pad or projection, where the file doesn't say.")
-    ] = None
+    shortcut: Annotated[str | None, typer.Option(help="pad or projection, where the file doesn't say.")] = None
     batch_size: Annotated[int, typer.Option(help="Images per batch; no effect on the result.")] = 100
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto"
     precision: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32"
@@ -82,12 +81,8 @@ class Common:
             help="Result file, or with several checkpoints a folder. Default: results/ANALYSIS-CHECKPOINT.nc.",
         ),
     ] = None
-    plot: Annotated[
-        bool, typer.Option("--plot", help="Also save a figure, beside the result.")
-    ] = False
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Compute again and replace what is there.")
-    ] = False
+    plot: Annotated[bool, typer.Option("--plot", help="Also save a figure, beside the result.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Compute again and replace what is there.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress and notices.")] = False
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False
 
@@ -128,9 +123,7 @@ def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
 @_with_common_options
 def lesion(
     common: Common,
-    unit: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Delete only this unit; repeatable.")
-    ] = None,
+    unit: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Delete only this unit; repeatable.")] = None,
     by: By = None,
     per_image: Annotated[bool, typer.Option("--per-image", help="Also keep the result of each image.")] = False,
 ) -> None:
@@ -190,7 +183,8 @@ def train(
     data_dir: Annotated[Path, typer.Option(help="Where downloaded datasets are kept.")] = Path("data"),
     download: Annotated[bool, typer.Option("--download", help="Fetch a dataset that is missing.")] = False,
     normalise: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A name, or MEAN,../STD,... Default: the dataset's own.")
+        str | None,
+        typer.Option(metavar="NAME", help="A name, or MEAN,../STD,... Default: the dataset's own."),
     ] = None,
     image_size: Annotated[int | None, typer.Option(help="Resize and crop the images of folder:DIR.")] = None,
     classes: Annotated[int | None, typer.Option(help="Number of classes, where the data don't say.")] = None,
@@ -273,7 +267,8 @@ def train(
 def plot(
     result: Annotated[list[Path], typer.Argument(help="Result files of one analysis; several are drawn together.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Figure: .png, .pdf or .svg. Default: beside the result.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Figure: .png, .pdf or .svg. Default: beside the result."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No notices.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
@@ -392,9 +387,7 @@ def _out_paths(analysis: str, common: Common) -> list[Path]:
     if len(names) == 1 and not common.out.is_dir():
         return [common.out]
     if common.out.suffix == ".nc":
-        raise ResprobeError(
-            f"out: expected a folder for {len(names)} results, got {common.out}; give a folder's name"
-        )
+        raise ResprobeError(f"out: expected a folder for {len(names)} results, got {common.out}; give a folder's name")
     return [common.out / name for name in names]
 
 
@@ -441,8 +434,8 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         _fail(str(error), 1)
-    except UsageError as error:  # type: ignore[misc]
-        _fail(f"{error.format_message()}; see resprobe --help", 2)  # type: ignore[attr-defined]
+    except UsageError as error:
+        _fail(f"{error.format_message()}; see resprobe --help", 2)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except BrokenPipeError:

@@ -26,9 +26,7 @@ def pick_device(name: str) -> torch.device:
     """
     kind, _, index = name.partition(":")
     if kind not in DEVICES or (index and not index.isdigit()):
-        raise ResprobeError(
-            f"device: expected one of {', '.join(DEVICES)}, got {name!r}; leave --device out for auto"
-        )
+        raise ResprobeError(f"device: expected one of {', '.join(DEVICES)}, got {name!r}; leave --device out for auto")
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind == "auto":
         return torch.device(next((device for device, there in available.items() if there), "cpu"))

@@ -2,6 +2,7 @@
 
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
@@ -23,7 +24,8 @@ def fold(module: nn.Module) -> nn.Module:
     if not isinstance(module, fx.GraphModule):
         return module
     graph = fx.Graph()
-    graph.output(graph.graph_copy(module.graph, values := {}))
+    values: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(module.graph, values))
     folded = fx.GraphModule(module, graph)
     for node in list(values.values()):
         pair = _foldable_pair(folded, node)
@@ -53,13 +55,12 @@ def _foldable_pair(owner: fx.GraphModule, node: fx.Node) -> tuple[fx.Node, nn.Mo
     if weighted is None or parametrize.is_parametrized(weighted):
         return None
     # exact types: a subclass may compute something else
-    if type(weighted) in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
-        return weight_node, fuse_conv_bn_eval(weighted, norm)
     if type(weighted) is nn.Linear:
         return weight_node, fuse_linear_bn_eval(weighted, norm)
+    if isinstance(weighted, _ConvNd) and type(weighted) in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
+        return weight_node, fuse_conv_bn_eval(weighted, norm)
     return None
 
 
-def _module(owner: fx.GraphModule, node: object) -> nn.Module | None:
-    is_call = isinstance(node, fx.Node) and node.op == "call_module"
-    return owner.get_submodule(str(node.target)) if is_call else None  # type: ignore[union-attr]
+def _module(owner: fx.GraphModule, node: fx.Node) -> nn.Module | None:
+    return owner.get_submodule(str(node.target)) if node.op == "call_module" else None

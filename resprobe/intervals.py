@@ -32,13 +32,10 @@ def wilson_interval(
 
     counts = np.asarray(num_wrong)
     if num_images < 1:
-        raise ResprobeError(
-            f"num_images: expected at least 1 image, got {num_images}; measure on some images"
-        )
+        raise ResprobeError(f"num_images: expected at least 1 image, got {num_images}; measure on some images")
     if counts.dtype.kind not in "iu" or (counts.size and (counts.min() < -1 or counts.max() > num_images)):
         raise ResprobeError(
-            f"num_wrong: expected integers from -1 (not measured) to {num_images}, got {counts.tolist()}; "
-            "pass counts"
+            f"num_wrong: expected integers from -1 (not measured) to {num_images}, got {counts.tolist()}; pass counts"
         )
     bounds = np.full((2, *counts.shape), np.nan)
     for index in np.argwhere(counts >= 0):

@@ -37,9 +37,7 @@ def progress_bar(title: str, unit: str, *, quiet: bool) -> Iterator[Update | Non
             def update(done: int, total: int | None, text: str = "") -> None:
                 speed = bar.tasks[0].speed
                 rate = f"{speed:,.0f} {unit}/s" if speed else ""
-                bar.update(
-                    task, completed=done, total=total, rate=rate, description=f"{title}  {text}".rstrip()
-                )
+                bar.update(task, completed=done, total=total, rate=rate, description=f"{title}  {text}".rstrip())
 
             yield update
     else:

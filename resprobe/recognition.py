@@ -138,7 +138,8 @@ def _sides(fork: fx.Node, join: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     if _operation(join) not in _ADDITIONS or join.kwargs or len(join.all_input_nodes) != 2:
         return None
     left, right = join.args[:2]
-    assert isinstance(left, fx.Node) and isinstance(right, fx.Node)
+    assert isinstance(left, fx.Node)
+    assert isinstance(right, fx.Node)
     # an addition of something that doesn't come from the fork (a position embedding, say) joins nothing
     comes_from_fork = all(side is fork or fork in _ancestors(side) for side in (left, right))
     return (left, right) if comes_from_fork else None
@@ -227,12 +228,11 @@ def _layer_members(traced: TracedModel) -> list[list[fx.Node]]:
         if not _is_weight_layer(traced, node):
             continue
         home = scope(node)
-        before, after = [], []
+        before: list[fx.Node] = []
+        after: list[fx.Node] = []
         while _belongs(traced, trunk[position - 1 - len(before)], home):
             before.append(trunk[position - 1 - len(before)])
-        while position + 1 + len(after) < len(trunk) and _belongs(
-            traced, trunk[position + 1 + len(after)], home
-        ):
+        while position + 1 + len(after) < len(trunk) and _belongs(traced, trunk[position + 1 + len(after)], home):
             after.append(trunk[position + 1 + len(after)])
         comes_first = _comes_before_weights(traced, home)
         layers.append([*reversed(before), node] if comes_first else [node, *after])
@@ -268,13 +268,9 @@ def _bypasses(traced: TracedModel, nodes: list[fx.Node]) -> tuple[tuple[str, Byp
 def _with_known_bypass(traced: TracedModel, span: Span) -> Span:
     module = traced.root.get_submodule(span.name)
     if isinstance(module, nn.Linear) and module.in_features != module.out_features:
-        return replace(
-            span, status=f"no bypass leads from {module.in_features} to {module.out_features} features"
-        )
+        return replace(span, status=f"no bypass leads from {module.in_features} to {module.out_features} features")
     if isinstance(module, _ConvNd) and module.out_channels < module.in_channels:
-        return replace(
-            span, status=f"no bypass leads from {module.in_channels} to {module.out_channels} channels"
-        )
+        return replace(span, status=f"no bypass leads from {module.in_channels} to {module.out_channels} channels")
     return span
 
 

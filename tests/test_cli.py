@@ -77,7 +77,8 @@ class TestLesion:
         assert results.open("results/lesion-resnet8.nc").identical(before)
 
     @pytest.mark.parametrize(
-        "change", [["--num-images", 20], ["--precision", "float64"], ["--unit", "layer1.0"], ["--split", "train"]]
+        "change",
+        [["--num-images", 20], ["--precision", "float64"], ["--unit", "layer1.0"], ["--split", "train"]],
     )
     def test_another_question_is_refused_and_replaced_on_demand(self, resprobe, change):
         resprobe(*LESION)
@@ -140,7 +141,19 @@ class TestOtherCommands:
         assert (folder / "figure.svg").read_text().startswith("<?xml")
 
     def test_train_and_use(self, resprobe, folder):
-        arguments = ("train", "--arch", "resnet8", "--data", "digits", "--epochs", 1, "--width", 4, "--out", "new.pt")
+        arguments = (
+            "train",
+            "--arch",
+            "resnet8",
+            "--data",
+            "digits",
+            "--epochs",
+            1,
+            "--width",
+            4,
+            "--out",
+            "new.pt",
+        )
         code, out, err = resprobe(*arguments, "--plot")
         assert code == 0
         assert "after 1 epochs: train loss" in out
@@ -154,27 +167,57 @@ class TestOtherCommands:
 
 
 BAD_INPUT = {
-    "no such file": (["lesion", "--ckpt", "absent.pt"], "absent.pt: expected a checkpoint file, got nothing at"),
+    "no such file": (
+        ["lesion", "--ckpt", "absent.pt"],
+        "absent.pt: expected a checkpoint file, got nothing at",
+    ),
     "not a checkpoint": (["lesion", "--ckpt", "text.pt"], "text.pt: expected a checkpoint"),
-    "wrong architecture": ([*LESION, "--arch", "resnet14"], "layer1.1.conv1.weight: expected shape (4, 4, 3, 3)"),
+    "wrong architecture": (
+        [*LESION, "--arch", "resnet14"],
+        "layer1.1.conv1.weight: expected shape (4, 4, 3, 3)",
+    ),
     "unknown architecture": ([*LESION, "--arch", "vgg16"], "architecture: expected one of resnetN"),
     "wrong channels": ([*LESION[:3], "--data", "npz:rgb.npz", "--normalise", "none"], "expected 1 channels"),
-    "labels out of range": ([*LESION[:3], "--data", "npz:labels.npz"], "the model's classes, got 12 at image 1"),
+    "labels out of range": (
+        [*LESION[:3], "--data", "npz:labels.npz"],
+        "the model's classes, got 12 at image 1",
+    ),
     "unknown dataset": ([*LESION, "--data", "digts"], "got 'digts'; did you mean digits?"),
-    "unknown unit": ([*LESION, "--unit", "layer1.7"], "unit: expected one of layer1.0, layer2.0, layer3.0, got"),
-    "unknown by": (["lesion", "--ckpt", "plain8.pt", "--by", "head"], "by: expected layer or block, got 'head'"),
+    "unknown unit": (
+        [*LESION, "--unit", "layer1.7"],
+        "unit: expected one of layer1.0, layer2.0, layer3.0, got",
+    ),
+    "unknown by": (
+        ["lesion", "--ckpt", "plain8.pt", "--by", "head"],
+        "by: expected layer or block, got 'head'",
+    ),
     "unknown precision": ([*LESION, "--precision", "half"], "precision: expected one of float32"),
     "unknown device": ([*LESION, "--device", "tpu"], "device: expected one of auto, cpu"),
     "device that is not there": ([*LESION, "--device", "cuda:99"], "expected a device of this machine"),
     "unknown normalisation": ([*LESION, "--normalise", "imagnet"], "did you mean imagenet?"),
     "unknown split": ([*LESION, "--split", "dev"], "split"),
-    "too many images": (["lesion", "--ckpt", "resnet8.pt", "--num-images", "9999"], "expected at most the 500"),
-    "weights not finite": (["lesion", "--ckpt", "nan.pt"], "expected finite weights, got NaN or infinity in conv1"),
-    "loss not finite": (["lesion", "--ckpt", "huge.pt"], "loss of the intact model: expected finite numbers, got"),
-    "sizes out of range": (["lesion-curve", "--ckpt", "resnet8.pt", "--num-deleted", "1:9"], "from 0 to 3, got"),
+    "too many images": (
+        ["lesion", "--ckpt", "resnet8.pt", "--num-images", "9999"],
+        "expected at most the 500",
+    ),
+    "weights not finite": (
+        ["lesion", "--ckpt", "nan.pt"],
+        "expected finite weights, got NaN or infinity in conv1",
+    ),
+    "loss not finite": (
+        ["lesion", "--ckpt", "huge.pt"],
+        "loss of the intact model: expected finite numbers, got",
+    ),
+    "sizes out of range": (
+        ["lesion-curve", "--ckpt", "resnet8.pt", "--num-deleted", "1:9"],
+        "from 0 to 3, got",
+    ),
     "sizes that are none": (["reorder", "--ckpt", "resnet8.pt", "--num-swaps", "few"], "FIRST:LAST"),
     "output folder is a file": ([*LESION, "--out", "text.pt/l.nc"], "expected to write a file there, got"),
-    "output is a folder": ([*LESION, "--ckpt", "plain8.pt", "--out", "o.nc"], "expected a folder for 2 results"),
+    "output is a folder": (
+        [*LESION, "--ckpt", "plain8.pt", "--out", "o.nc"],
+        "expected a folder for 2 results",
+    ),
     "output is something else": ([*LESION, "--out", "text.pt"], "text.pt: expected a netCDF4 file"),
     "plot of no result": (["plot", "text.pt"], "text.pt: expected a netCDF4 file"),
     "dataset not on disk": ([*LESION, "--data", "mnist"], "--download"),
@@ -247,16 +290,32 @@ class TestProcess:
     @pytest.mark.parametrize("command", [[], ["lesion"], ["train"]])
     def test_help_does_not_import_torch(self, start, command):
         run = subprocess.run(
-            [sys.executable, "-X", "importtime", *start, *command, "--help"], capture_output=True, text=True, check=True
+            [sys.executable, "-X", "importtime", *start, *command, "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert "Usage:" in run.stdout
         assert not re.search(r"\| +(torch|xarray|numpy)$", run.stderr, re.MULTILINE)
 
     def test_ctrl_c_during_a_run(self, folder):
-        command = [sys.executable, "-m", "resprobe", "lesion-curve", "--ckpt", "resnet8.pt", "--num-deleted", "1:3"]
+        command = [
+            sys.executable,
+            "-m",
+            "resprobe",
+            "lesion-curve",
+            "--ckpt",
+            "resnet8.pt",
+            "--num-deleted",
+            "1:3",
+        ]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(
-            [*command, "--draws", "5000"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [*command, "--draws", "5000"],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         time.sleep(8)
         process.send_signal(signal.SIGINT)

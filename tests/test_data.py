@@ -209,9 +209,7 @@ def test_open_data_refuses_options(options: dict[str, Any], match: str) -> None:
 
 
 def test_unknown_names_are_answered_with_what_was_meant(tmp_path: Path) -> None:
-    with refused(
-        "expected one of digits, cifar10, .*, folder:DIR, npz:FILE, got 'cifar-10'; did you mean cifar10"
-    ):
+    with refused("expected one of digits, cifar10, .*, folder:DIR, npz:FILE, got 'cifar-10'; did you mean cifar10"):
         open_data("cifar-10")
     with refused("got 'qqq'; pass one of these"):
         open_data("qqq")
@@ -259,10 +257,7 @@ def test_digits_constants_are_measured_on_the_training_split() -> None:
 
 def idx_bytes(array: np.ndarray) -> bytes:
     """The IDX format of MNIST: type and number of dimensions, sizes, values."""
-    return (
-        struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-        + array.astype(np.uint8).tobytes()
-    )
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 
 
 def write_mnist(directory: Path, images: np.ndarray, labels: np.ndarray) -> None:
@@ -323,9 +318,7 @@ def test_cifar_files_are_read(name: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist", "fashion-mnist"])
 def test_missing_datasets_say_where_they_belong(name: str, tmp_path: Path) -> None:
-    with refused(
-        f"{name}: expected its files in '{tmp_path}/.*no such folder; pass --download, or --data-dir DIR"
-    ):
+    with refused(f"{name}: expected its files in '{tmp_path}/.*no such folder; pass --download, or --data-dir DIR"):
         open_data(name, data_dir=tmp_path)
 
 
@@ -371,9 +364,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(deadline=None, max_examples=40)
 @given(drawn=st.data(), seed=st.integers(0, 2**16), compressed=st.booleans())
-def test_npz_is_read_as_numpy_reads_it(
-    drawn: st.DataObject, seed: int, compressed: bool, scratch: Path
-) -> None:
+def test_npz_is_read_as_numpy_reads_it(drawn: st.DataObject, seed: int, compressed: bool, scratch: Path) -> None:
     shape = drawn.draw(st.tuples(*[st.integers(1, 7)] * 3) | st.tuples(*[st.integers(1, 4)] * 4))
     label_type = drawn.draw(st.sampled_from(["u1", "i2", "<i4", ">i8", "u8"]))
     num_images = drawn.draw(st.integers(1, shape[0]))
@@ -553,9 +544,7 @@ def test_damaged_npz_is_refused_at_once(damage: Callable[[Path], object], match:
 @pytest.mark.parametrize(
     ("write", "match"), [(np.savez, "Bad CRC-32"), (np.savez_compressed, "Error -3 while decompressing")]
 )
-def test_damaged_pixels_are_refused_when_they_are_read(
-    write: Callable[..., None], match: str, tmp_path: Path
-) -> None:
+def test_damaged_pixels_are_refused_when_they_are_read(write: Callable[..., None], match: str, tmp_path: Path) -> None:
     path = tmp_path / "images.npz"
     x = np.random.default_rng(0).integers(0, 256, (60, 40, 50, 3), dtype=np.uint8)
     write(path, x=x, y=np.zeros(60, dtype=np.int64))

@@ -18,9 +18,7 @@ def num_norms(model):
     return sum(isinstance(module, nn.BatchNorm2d) for module in model.modules())
 
 
-@pytest.mark.parametrize(
-    ("name", "left"), [("resnet20", 0), ("plain20", 0), ("preresnet20", 10), ("preplain20", 0)]
-)
+@pytest.mark.parametrize(("name", "left"), [("resnet20", 0), ("plain20", 0), ("preresnet20", 10), ("preplain20", 0)])
 def test_same_function_with_fewer_normalisations(make_net, name, left):
     net = make_net(name).double()
     folded = fold(as_graph(net))

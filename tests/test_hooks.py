@@ -69,9 +69,15 @@ class TestDeleted:
     @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
     def test_hooks_go_after_an_exception(self, make_net, error):
         net = make_net()
-        with pytest.raises(error), resprobe.deleted(net, ["layer1.1", "layer2.1"]):
-            assert num_hooks(net) == 2
-            raise error
+        seen = []
+
+        def interrupted(*args):
+            seen.append(num_hooks(net))
+            raise error("stop")
+
+        with pytest.raises(error, match="stop"), resprobe.deleted(net, ["layer1.1", "layer2.1"]):
+            interrupted()
+        assert seen == [2]
         assert num_hooks(net) == 0
 
     def test_hooks_of_earlier_names_go_when_a_later_one_is_wrong(self, make_net):

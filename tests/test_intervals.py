@@ -36,9 +36,7 @@ def test_a_single_count():
 
 @pytest.mark.parametrize("counts", [[11], [-2], [0.5], ["3"]])
 def test_bad_counts(counts):
-    with pytest.raises(
-        ResprobeError, match=r"num_wrong: expected integers from -1 \(not measured\) to 10, got"
-    ):
+    with pytest.raises(ResprobeError, match=r"num_wrong: expected integers from -1 \(not measured\) to 10, got"):
         wilson_interval(counts, 10)
 
 

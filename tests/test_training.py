@@ -183,9 +183,7 @@ class TestEpoch:
         recipe = Recipe(epochs=1, batch_size=80, learning_rate=0.1, warmup_epochs=0, weight_decay=0.01)
         net, naive = (build(TINY, seed=0).double() for _ in range(2))
         split = Split(split.pixels.double(), split.labels, split.normalisation)
-        assert train_epoch(
-            net, make_optimizer(net, recipe), split, recipe=recipe, epoch=1, report=lambda done: None
-        )
+        assert train_epoch(net, make_optimizer(net, recipe), split, recipe=recipe, epoch=1, report=lambda done: None)
         # One batch holds everything, so that its order changes nothing but rounding.
         loss = torch.nn.functional.cross_entropy(naive(split.normalisation.apply(split.pixels)), split.labels)
         gradients = torch.autograd.grad(loss, list(naive.parameters()))
@@ -195,9 +193,7 @@ class TestEpoch:
             torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-6)
 
     def test_clipping_bounds_the_step(self, split):
-        recipe = Recipe(
-            epochs=1, batch_size=80, learning_rate=1.0, warmup_epochs=0, weight_decay=0, clip=1e-3
-        )
+        recipe = Recipe(epochs=1, batch_size=80, learning_rate=1.0, warmup_epochs=0, weight_decay=0, clip=1e-3)
         net = build(TINY, seed=0)
         before = [parameter.detach().clone() for parameter in net.parameters()]
         train_epoch(net, make_optimizer(net, recipe), split, recipe=recipe, epoch=1, report=lambda done: None)
@@ -218,9 +214,7 @@ class TestEpoch:
         for precision in ("float32", "bfloat16"):
             recipe = Recipe(epochs=1, batch_size=20, learning_rate=0.05, warmup_epochs=0, precision=precision)
             net = build(TINY, seed=0)
-            train_epoch(
-                net, make_optimizer(net, recipe), split, recipe=recipe, epoch=1, report=lambda done: None
-            )
+            train_epoch(net, make_optimizer(net, recipe), split, recipe=recipe, epoch=1, report=lambda done: None)
             assert all(parameter.dtype == torch.float32 for parameter in net.parameters())
             losses[precision] = evaluate(net, split)[0]
         assert losses["bfloat16"] != losses["float32"]
@@ -299,9 +293,7 @@ class TestResult:
 
     def test_110_layers_without_normalisation_learn(self, tmp_path):
         architecture = parse_architecture("resnet110", width=8, in_channels=1, norm="none")
-        recipe = default_recipe(
-            architecture, "digits", epochs=2, batch_size=16, warmup_epochs=0, schedule="cosine"
-        )
+        recipe = default_recipe(architecture, "digits", epochs=2, batch_size=16, warmup_epochs=0, schedule="cosine")
         log = train_tiny(tmp_path / "net.pt", architecture=architecture, recipe=recipe, num_images=320)
         # Guessing costs log(10) = 2.30 nat.
         assert log["train_loss"][-1] < 2.2
@@ -396,9 +388,7 @@ class TestResuming:
         out = tmp_path / "net.pt"
         with pytest.raises(KeyboardInterrupt):
             train_tiny(out, progress=interrupt_at_batch(5))
-        with pytest.raises(
-            ResprobeError, match=f"net.pt.partial: expected the same training, got .*{difference}"
-        ):
+        with pytest.raises(ResprobeError, match=f"net.pt.partial: expected the same training, got .*{difference}"):
             train_tiny(out, **options)
         log = train_tiny(out, overwrite=True, **options)
         assert log.sizes["epoch"] == 3
@@ -425,18 +415,14 @@ class TestFinished:
     def test_another_training_is_not_overwritten(self, reference):
         out, _ = reference
         before = out.read_bytes()
-        with pytest.raises(
-            ResprobeError, match=r"net.pt: expected the same training, got recipe.seed 5 instead of 6"
-        ):
+        with pytest.raises(ResprobeError, match=r"net.pt: expected the same training, got recipe.seed 5 instead of 6"):
             train_tiny(out, recipe=default_recipe(TINY, "digits", **{**RECIPE.as_dict(), "seed": 6}))
         assert out.read_bytes() == before
 
     def test_a_foreign_file_is_not_overwritten(self, tmp_path):
         out = tmp_path / "net.pt"
         out.write_text("notes")
-        with pytest.raises(
-            ResprobeError, match="net.pt: expected nothing there or a file of format resprobe"
-        ):
+        with pytest.raises(ResprobeError, match="net.pt: expected nothing there or a file of format resprobe"):
             train_tiny(out)
         assert out.read_text() == "notes"
         torch.save({"format": "other"}, out)
@@ -463,12 +449,8 @@ class TestRefusals:
     def test_diverged(self, tmp_path):
         out = tmp_path / "net.pt"
         recipe = Recipe(epochs=4, batch_size=32, learning_rate=1e20, warmup_epochs=0)
-        with pytest.raises(
-            ResprobeError, match=r"NaN or infinity in epoch 1; try .* --learning-rate .* --clip 1"
-        ):
-            train_tiny(
-                out, architecture=parse_architecture("plain8", in_channels=1, norm="none"), recipe=recipe
-            )
+        with pytest.raises(ResprobeError, match=r"NaN or infinity in epoch 1; try .* --learning-rate .* --clip 1"):
+            train_tiny(out, architecture=parse_architecture("plain8", in_channels=1, norm="none"), recipe=recipe)
         assert list(tmp_path.iterdir()) == []
 
     def test_diverged_later_keeps_the_last_good_epoch(self, tmp_path, monkeypatch):
@@ -476,14 +458,10 @@ class TestRefusals:
         measure = resprobe.training.runs.measure_epoch
 
         def measure_and_fail(*args, epoch, **options):
-            return measure(*args, epoch=epoch, **options) | (
-                {"test_loss": float("inf")} if epoch == 3 else {}
-            )
+            return measure(*args, epoch=epoch, **options) | ({"test_loss": float("inf")} if epoch == 3 else {})
 
         monkeypatch.setattr(resprobe.training.runs, "measure_epoch", measure_and_fail)
-        with pytest.raises(
-            ResprobeError, match="in epoch 3; .*the state after epoch 2 is in .*net.pt.partial"
-        ):
+        with pytest.raises(ResprobeError, match="in epoch 3; .*the state after epoch 2 is in .*net.pt.partial"):
             train_tiny(out)
         assert len(read(out.with_name("net.pt.partial"))["log"]["test_loss"]) == 2
 
@@ -516,9 +494,7 @@ class TestRefusals:
 
     def test_normalisations_that_differ(self, tmp_path):
         train_data, test_data = open_split("train"), open_split("test", normalisation="none")
-        with pytest.raises(
-            ResprobeError, match="test images: expected the normalisation digits .*, got none"
-        ):
+        with pytest.raises(ResprobeError, match="test images: expected the normalisation digits .*, got none"):
             train(TINY, train_data, test_data, recipe=RECIPE, out=tmp_path / "net.pt")
 
     def test_a_device_that_is_not_there(self, tmp_path):

@@ -84,19 +84,13 @@ def open_folder(directory: Path, *, split: str | None, image_size: int | None) -
     from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
     if not directory.is_dir():
-        raise ResprobeError(
-            f"folder '{directory}': expected a folder, got none there; check the path after folder:"
-        )
+        raise ResprobeError(f"folder '{directory}': expected a folder, got none there; check the path after folder:")
     split_folders = _split_folders(directory)
     chosen = _choose_split(directory, split, split_folders)
     classes = _class_names(split_folders[chosen])
     _check_same_classes(directory, chosen, split_folders)
     class_indices = {name: index for index, name in enumerate(classes)}
-    files = (
-        make_dataset(split_folders[chosen], class_indices, IMG_EXTENSIONS, allow_empty=True)
-        if classes
-        else []
-    )
+    files = make_dataset(split_folders[chosen], class_indices, IMG_EXTENSIONS, allow_empty=True) if classes else []
     if not files:
         raise ResprobeError(
             f"folder '{split_folders[chosen]}': expected images in class folders, got none; "
@@ -117,9 +111,7 @@ def open_folder(directory: Path, *, split: str | None, image_size: int | None) -
 
 def _class_names(directory: Path) -> list[str]:
     """List the visible folders in a folder, sorted: a tool's hidden folder must not shift the labels."""
-    return sorted(
-        entry.name for entry in directory.iterdir() if entry.is_dir() and not entry.name.startswith(".")
-    )
+    return sorted(entry.name for entry in directory.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _split_folders(directory: Path) -> dict[str, Path]:
@@ -175,6 +167,4 @@ def _resized(image: Image.Image, image_size: int) -> Image.Image:
 
 def _unreadable(path: Path, error: Exception) -> ResprobeError:
     """Say that a file can't be read as an image."""
-    return ResprobeError(
-        f"image '{path}': expected a readable image, got: {error}; replace or remove the file"
-    )
+    return ResprobeError(f"image '{path}': expected a readable image, got: {error}; replace or remove the file")

@@ -110,15 +110,9 @@ def _load_torchvision(name: str, *, split: str, data_dir: Path, download: bool) 
     except (RuntimeError, OSError, EOFError, ValueError, AssertionError) as error:
         reason = " ".join(str(error).split())
         if download:
-            message = (
-                f"expected to download it to '{folder}', got: {reason}; try again, or put its files there"
-            )
+            message = f"expected to download it to '{folder}', got: {reason}; try again, or put its files there"
         elif not folder.is_dir():
-            message = (
-                f"expected its files in '{folder}', got no such folder; pass --download, or --data-dir DIR"
-            )
+            message = f"expected its files in '{folder}', got no such folder; pass --download, or --data-dir DIR"
         else:
-            message = (
-                f"expected its files in '{folder}', got: {reason}; delete that folder and pass --download"
-            )
+            message = f"expected its files in '{folder}', got: {reason}; delete that folder and pass --download"
         raise ResprobeError(f"{name}: {message}") from error

@@ -58,9 +58,7 @@ def open_data(
             )
     if isinstance(normalisation, str):
         normalisation = parse_normalisation(normalisation)
-    source = _open_source(
-        name, split=split, data_dir=Path(data_dir), download=download, image_size=image_size
-    )
+    source = _open_source(name, split=split, data_dir=Path(data_dir), download=download, image_size=image_size)
     return ImageData(
         source,
         name=name,
@@ -85,8 +83,7 @@ def _open_source(
     if name in NAMES:
         return open_named(name, split=split, data_dir=data_dir, download=download)
     raise ResprobeError(
-        f"data: expected one of {', '.join(NAMES)}, {_FOLDER}DIR, {_NPZ}FILE, got {name!r}; "
-        f"{_suggestion(name)}"
+        f"data: expected one of {', '.join(NAMES)}, {_FOLDER}DIR, {_NPZ}FILE, got {name!r}; {_suggestion(name)}"
     )
 
 

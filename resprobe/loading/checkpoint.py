@@ -143,8 +143,6 @@ def _load_own(file: CheckpointFile, arch: str | None, shortcut: str | None) -> C
         architecture=architecture,
         facts={name: Fact(value, "read") for name, value in architecture.as_dict().items()},
         data=file.content["data"],
-        normalisation=Normalisation(
-            constants["name"], tuple(constants["mean"]), tuple(constants["std"])
-        ),
+        normalisation=Normalisation(constants["name"], tuple(constants["mean"]), tuple(constants["std"])),
         claimed_error=file.content.get("test_error"),
     )

@@ -65,8 +65,7 @@ def rebuild(architecture: Architecture, tensors: Mapping[str, torch.Tensor], *, 
         if got is None or got.shape != value.shape:
             shape = "no such tensor" if got is None else f"shape {tuple(got.shape)}"
             raise ResprobeError(
-                f"{path}: {name}: expected shape {tuple(value.shape)} in {architecture.name}, got {shape}; "
-                "check --arch"
+                f"{path}: {name}: expected shape {tuple(value.shape)} in {architecture.name}, got {shape}; check --arch"
             )
     for name, value in tensors.items():
         if name not in expected:

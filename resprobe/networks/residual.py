@@ -162,9 +162,7 @@ def build(architecture: Architecture, *, seed: int | None = None) -> ResidualNet
 def _stage(architecture: Architecture, in_channels: int, out_channels: int, stride: int) -> nn.Sequential:
     """A stage of n blocks; the first one changes the shape."""
     first = Block(architecture, in_channels, out_channels, stride)
-    others = (
-        Block(architecture, out_channels, out_channels, 1) for _ in range(architecture.blocks_per_stage - 1)
-    )
+    others = (Block(architecture, out_channels, out_channels, 1) for _ in range(architecture.blocks_per_stage - 1))
     return nn.Sequential(first, *others)
 
 

@@ -60,9 +60,7 @@ def names(results: Sequence[xr.Dataset]) -> list[str]:
     if len({_data(result) for result in results}) > 1:
         found = [f"{name}, {_data(result)}" for name, result in zip(found, results, strict=True)]
     if len(set(found)) < len(found):
-        found = [
-            f"{name}{setting}" for name, setting in zip(found, _differing_settings(results), strict=True)
-        ]
+        found = [f"{name}{setting}" for name, setting in zip(found, _differing_settings(results), strict=True)]
     if len(set(found)) < len(found):
         found = [f"{name} ({number})" for number, name in enumerate(found, start=1)]
     return found

@@ -171,9 +171,7 @@ def _interval(result: xr.Dataset) -> Floats:
 
 def _changes_shape(result: xr.Dataset) -> Bools:
     """Return which units have an output of another shape than their input."""
-    changes: Bools = np.isin(result["shortcut"].values, ["pad", "projection"]) | (
-        result["bypass"].values == "pad"
-    )
+    changes: Bools = np.isin(result["shortcut"].values, ["pad", "projection"]) | (result["bypass"].values == "pad")
     return changes
 
 

@@ -68,14 +68,10 @@ def _draw(axes: Axes, result: xr.Dataset, colours: Normalize) -> PathCollection:
     """Return the points of one result, drawn with their medians, which are joined in the order of tau."""
     tau, error = result["kendall_tau"].values, result["error"].values
     swaps = result["num_swaps"].broadcast_like(result["error"]).values
-    points = axes.scatter(
-        tau.ravel(), error.ravel(), c=swaps.ravel(), norm=colours, cmap="crest", s=12, alpha=0.6
-    )
+    points = axes.scatter(tau.ravel(), error.ravel(), c=swaps.ravel(), norm=colours, cmap="crest", s=12, alpha=0.6)
     measured = result[["kendall_tau", "error"]].dropna("num_swaps", how="all", subset=["error"])
     middle = measured.median("draw").sortby("kendall_tau", ascending=False)
-    axes.plot(
-        middle["kendall_tau"], middle["error"], "o-", color="black", markersize=3, label="median of the draws"
-    )
+    axes.plot(middle["kendall_tau"], middle["error"], "o-", color="black", markersize=3, label="median of the draws")
     return points
 
 

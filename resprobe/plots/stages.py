@@ -69,8 +69,6 @@ def mark_stages(
         _write(axes, -0.005, "stage", axes.transAxes, align="right")
 
 
-def _write(
-    axes: Axes, x: float, text: str, transform: Transform, *, align: Literal["center", "right"]
-) -> None:
+def _write(axes: Axes, x: float, text: str, transform: Transform, *, align: Literal["center", "right"]) -> None:
     """Write a text just above the axes."""
     axes.text(x, 1.01, text, transform=transform, ha=align, va="bottom", fontsize=8.5)

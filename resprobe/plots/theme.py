@@ -77,9 +77,7 @@ def error_axis(axes: Axes, *, label: str) -> None:
     axes.set_ylim(bottom=0)
 
 
-def baseline(
-    axes: Axes, result: xr.Dataset, *, colour: object = BASELINE_COLOUR, label: str | None = None
-) -> None:
+def baseline(axes: Axes, result: xr.Dataset, *, colour: object = BASELINE_COLOUR, label: str | None = None) -> None:
     """Draw the error of the intact network as a horizontal line.
 
     Args:
@@ -116,9 +114,7 @@ def legend_below(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     letters = max(map(len, labels)) + LETTERS_BESIDE_A_LABEL
     columns = int(figure.get_figwidth() * LETTERS_IN_AN_INCH / letters)
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=max(1, min(columns, len(labels))), frameon=False
-    )
+    figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(columns, len(labels))), frameon=False)
 
 
 def settle(figure: Figure) -> Figure:

@@ -55,8 +55,9 @@ def lesion(
 
     Returns:
         `num_correct`, `num_newly_wrong`, `num_newly_right` (unit), counts of images; `loss` (unit) in nats; `error`,
-        `error_low`, `error_high` (unit), fractions with the 95 % Wilson interval; `baseline_num_correct`, `baseline_loss`,
-        `baseline_error`, `num_images` (). A unit that can't be deleted has counts -1, NaN and a reason in `status`.
+        `error_low`, `error_high` (unit), fractions with the 95 % Wilson interval; `baseline_num_correct`,
+        `baseline_loss`, `baseline_error`, `num_images` (). A unit that can't be deleted has counts -1, NaN and a
+        reason in `status`.
 
     Raises:
         ResprobeError: If the model has no units, or data and model don't fit.
@@ -131,7 +132,8 @@ def lesion_curve(
         progress: As in `lesion`.
 
     Returns:
-        `num_correct`, `loss`, `error` (num_deleted, draw); `deleted` (num_deleted, draw, unit); the baseline as in `lesion`.
+        `num_correct`, `loss`, `error` (num_deleted, draw); `deleted` (num_deleted, draw, unit); the baseline as in
+        `lesion`.
 
     Raises:
         ResprobeError: If the model has no units, data and model don't fit, or a size is out of range.
@@ -191,9 +193,7 @@ def _image_variables(scores: Scores, rows: list[int], num_units: int) -> dict[st
     return {"correct": (("unit", "image"), correct), "image_loss": (("unit", "image"), image_loss)}
 
 
-def _draw_deletions(
-    units: Sequence[Unit], num_deleted: Sequence[int], draws: int, seed: int
-) -> npt.NDArray[np.bool_]:
+def _draw_deletions(units: Sequence[Unit], num_deleted: Sequence[int], draws: int, seed: int) -> npt.NDArray[np.bool_]:
     """Draw sets of units that can be deleted: bool `(sizes, draws, units)`."""
     deletable = np.flatnonzero([unit.status == "ok" for unit in units])
     check_sizes("num_deleted", num_deleted, len(deletable), draws)

@@ -84,7 +84,13 @@ def reorder(
         {"num_swaps": list(num_swaps), "draw": np.arange(draws), **unit_coordinates(segments.units)},
         title="Error after units have changed places",
         references=REFERENCES,
-        options={"num_swaps": list(num_swaps), "draws": draws, "seed": seed, "by": by, "precision": precision},
+        options={
+            "num_swaps": list(num_swaps),
+            "draws": draws,
+            "seed": seed,
+            "by": by,
+            "precision": precision,
+        },
         provenance=provenance,
         data=data,
     )
@@ -94,9 +100,7 @@ def _in_order(order: npt.NDArray[np.int64]) -> Plan:
     return tuple((int(index), True) for index in order)
 
 
-def _draw_orders(
-    units: Sequence[Unit], num_swaps: Sequence[int], draws: int, seed: int
-) -> npt.NDArray[np.int64]:
+def _draw_orders(units: Sequence[Unit], num_swaps: Sequence[int], draws: int, seed: int) -> npt.NDArray[np.int64]:
     """Draw orders of units: the index of the unit at each position, int `(sizes, draws, units)`."""
     pairs = [pair for pair in combinations(range(len(units)), 2) if _interchangeable(units, *pair)]
     if not pairs and max(num_swaps) > 0:

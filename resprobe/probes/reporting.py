@@ -65,9 +65,7 @@ def baseline_variables(scores: Scores) -> dict[str, Any]:
 
 def drawn_variables(scores: Scores, dims: tuple[str, str], shape: tuple[int, ...]) -> dict[str, Any]:
     """Give `num_correct`, `loss` and `error` of the altered versions, arranged along size and draw."""
-    return {
-        name: (dims, getattr(scores, name)[1:].reshape(shape)) for name in ("num_correct", "loss", "error")
-    }
+    return {name: (dims, getattr(scores, name)[1:].reshape(shape)) for name in ("num_correct", "loss", "error")}
 
 
 def unit_coordinates(units: Sequence[Unit]) -> dict[str, Any]:
@@ -77,7 +75,8 @@ def unit_coordinates(units: Sequence[Unit]) -> dict[str, Any]:
         units: The units, in the order of the result.
 
     Returns:
-        The coords `unit` (names), `depth`, `stage`, `kind`, `shortcut`, `bypass`, `branch_layers`, `num_params`, `status`.
+        The coords `unit` (names), `depth`, `stage`, `kind`, `shortcut`, `bypass`, `branch_layers`, `num_params`,
+        `status`.
     """
     texts = ("kind", "shortcut", "bypass", "status")
     counts = ("depth", "stage", "branch_layers", "num_params")

@@ -44,6 +44,12 @@ class Scores:
     correct: list[npt.NDArray[np.bool_]] = field(default_factory=list)
     image_loss: list[npt.NDArray[np.float64]] = field(default_factory=list)
 
+    @classmethod
+    def of_nothing(cls, num_versions: int) -> "Scores":
+        """Make the scores before the first image."""
+        correct, newly_wrong, newly_right = (np.zeros(num_versions, np.int64) for _ in range(3))
+        return cls(correct, newly_wrong, newly_right, np.zeros(num_versions))
+
     @property
     def loss(self) -> npt.NDArray[np.float64]:
         """Mean cross-entropy of each version, in nats."""
@@ -98,7 +104,7 @@ def score(
         ResprobeError: If a label is out of range, or the intact model's loss is not finite.
     """
     dtype = precision_dtype(precision)
-    scores = Scores(*(np.zeros(len(plans), np.int64) for _ in range(3)), np.zeros(len(plans)))
+    scores = Scores.of_nothing(len(plans))
     total = batches.num_images * len(plans) if batches.num_images else None
     with torch.inference_mode(), exact_float32():
         for images, labels in batches:
@@ -128,9 +134,7 @@ def _add(scores: Scores, correct: npt.NDArray[np.bool_], image_loss: npt.NDArray
     scores.num_images += correct.shape[1]
 
 
-def _judge(
-    logits: torch.Tensor, labels: torch.Tensor
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+def _judge(logits: torch.Tensor, labels: torch.Tensor) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
     logits = logits.float() if logits.dtype is torch.bfloat16 else logits
     finite = logits.isfinite().all(1)
     correct = (logits.argmax(1) == labels) & finite

@@ -33,9 +33,7 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool =
     # Encodings of an older file (chunks, fill values) would leak in, and xarray gives floats a fill value.
     dataset = dataset.drop_encoding()
     encoding = {
-        name: {"_FillValue": None}
-        for name, variable in dataset.variables.items()
-        if variable.dtype.kind == "f"
+        name: {"_FillValue": None} for name, variable in dataset.variables.items() if variable.dtype.kind == "f"
     }
     with whole_file(path) as temporary:
         try:
@@ -72,8 +70,7 @@ def open(path: str | os.PathLike[str]) -> xr.Dataset:
         ) from error
     # netCDF returns numpy scalars, which JSON and type checks don't take for numbers.
     dataset.attrs = {
-        name: value.item() if isinstance(value, np.generic) else value
-        for name, value in dataset.attrs.items()
+        name: value.item() if isinstance(value, np.generic) else value for name, value in dataset.attrs.items()
     }
     try:
         check(dataset)

@@ -50,9 +50,7 @@ def make_attrs(
     known = _take("model", model, _MODEL_KEYS) | _take("data", data, _DATA_KEYS)
     taken = sorted(set(_SETTING_KEYS) & set(options))
     if taken:
-        raise ResprobeError(
-            f"options: expected the options alone, got {', '.join(taken)}; pass these in model or data"
-        )
+        raise ResprobeError(f"options: expected the options alone, got {', '.join(taken)}; pass these in model or data")
     settings = dict(options) | {key: known[key] for key in _SETTING_KEYS}
     seed = options.get("seed")
     return {
@@ -103,9 +101,7 @@ def _take(what: str, given: Mapping[str, Any] | None, keys: tuple[str, ...]) -> 
     given = given or {}
     unknown = sorted(set(given) - set(keys))
     if unknown:
-        raise ResprobeError(
-            f"{what}: expected the keys {', '.join(keys)}, got {', '.join(unknown)}; leave these out"
-        )
+        raise ResprobeError(f"{what}: expected the keys {', '.join(keys)}, got {', '.join(unknown)}; leave these out")
     return {key: given.get(key, "") for key in keys}
 
 

@@ -56,9 +56,7 @@ _UNIT_COORDS = {
     "num_params": Field("parameters of the unit", ("unit",), "int"),
     "status": Field("ok, or why the unit could not be changed", ("unit",), "text"),
 }
-_OPTIONAL_UNIT_COORDS = {
-    name: field._replace(required=name == "unit") for name, field in _UNIT_COORDS.items()
-}
+_OPTIONAL_UNIT_COORDS = {name: field._replace(required=name == "unit") for name, field in _UNIT_COORDS.items()}
 _DRAW = {"draw": Field("repetition of the random experiment", ("draw",), "int")}
 
 _LESION = Fields(
@@ -104,9 +102,7 @@ _REORDER = Fields(
         "loss": Field("mean loss with the units reordered", ("num_swaps", "draw"), "float", "nat"),
         "error": Field("error with the units reordered", ("num_swaps", "draw"), "float", "1"),
         "kendall_tau": Field("Kendall's tau with the original order", ("num_swaps", "draw"), "float", "1"),
-        "order": Field(
-            "index of the unit that stands at this position", ("num_swaps", "draw", "unit"), "int"
-        ),
+        "order": Field("index of the unit that stands at this position", ("num_swaps", "draw", "unit"), "int"),
         **_BASELINE,
     },
     coords={
@@ -207,9 +203,7 @@ def _attribute_problems(dataset: xr.Dataset) -> Iterator[str]:
             yield f"attribute {name} is not JSON"
 
 
-def _field_problems(
-    dataset: xr.Dataset, fields: dict[str, Field], *, among: set[object], what: str
-) -> Iterator[str]:
+def _field_problems(dataset: xr.Dataset, fields: dict[str, Field], *, among: set[object], what: str) -> Iterator[str]:
     """Name the fields that are missing, or whose dims or dtype are not those of the table."""
     for name, field in fields.items():
         if name not in among:

@@ -10,9 +10,7 @@ from torch import Tensor
 from resprobe.training.recipe import Recipe
 
 
-def epoch_batches(
-    images: Tensor, labels: Tensor, *, recipe: Recipe, epoch: int
-) -> Iterator[tuple[Tensor, Tensor]]:
+def epoch_batches(images: Tensor, labels: Tensor, *, recipe: Recipe, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Go through the training set once, in random order, augmented.
 
     Order and augmentation depend on `recipe.seed` and the epoch alone: the same call gives the same batches,

@@ -27,9 +27,7 @@ def checked_device(device: str | torch.device) -> torch.device:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ResprobeError(
-            f"device: expected one that is there, got {str(device)!r} ({reason}); take cpu"
-        ) from error
+        raise ResprobeError(f"device: expected one that is there, got {str(device)!r} ({reason}); take cpu") from error
 
 
 def check_data(architecture: Architecture, train_data: ImageData, test_data: ImageData) -> None:

@@ -17,9 +17,7 @@ Log = dict[str, list[float]]
 VARIABLES = ("train_loss", "train_error", "test_loss", "test_error", "learning_rate")
 
 
-def measure_epoch(
-    network: nn.Module, train: Split, test: Split, *, recipe: Recipe, epoch: int
-) -> dict[str, float]:
+def measure_epoch(network: nn.Module, train: Split, test: Split, *, recipe: Recipe, epoch: int) -> dict[str, float]:
     """Measure what is logged after an epoch.
 
     Losses and errors are those of the network as it stands after the epoch, in evaluation mode and float32,

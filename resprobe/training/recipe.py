@@ -61,16 +61,12 @@ class Recipe:
             ("seed", 0),
         ):
             if not isinstance(getattr(self, name), int):
-                raise ResprobeError(
-                    f"{name}: expected a whole number, got {getattr(self, name)!r}; choose another"
-                )
+                raise ResprobeError(f"{name}: expected a whole number, got {getattr(self, name)!r}; choose another")
             _check_number(name, getattr(self, name), minimum=minimum)
         for name in ("momentum", "weight_decay", "clip"):
             _check_number(name, getattr(self, name), minimum=0)
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ResprobeError(
-                f"learning_rate: expected a number above 0, got {self.learning_rate}; try 0.1"
-            )
+            raise ResprobeError(f"learning_rate: expected a number above 0, got {self.learning_rate}; try 0.1")
         for name, valid in (("schedule", SCHEDULES), ("precision", PRECISIONS)):
             if getattr(self, name) not in valid:
                 raise ResprobeError(

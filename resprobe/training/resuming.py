@@ -48,9 +48,7 @@ class RunFiles:
         return self.checkpoint.with_name(f"{self.checkpoint.name}.partial")
 
 
-def identify(
-    architecture: Architecture, recipe: Recipe, train_data: ImageData, test_data: ImageData
-) -> Identity:
+def identify(architecture: Architecture, recipe: Recipe, train_data: ImageData, test_data: ImageData) -> Identity:
     """Gather what decides a training's outcome, to tell two trainings apart.
 
     Args:
@@ -64,8 +62,7 @@ def identify(
     """
     # The content counts, not its name, which for a file is a path.
     train_content, test_content = (
-        {key: value for key, value in data.provenance.items() if key != "data"}
-        for data in (train_data, test_data)
+        {key: value for key, value in data.provenance.items() if key != "data"} for data in (train_data, test_data)
     )
     return {
         "architecture": architecture.as_dict(),

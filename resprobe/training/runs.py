@@ -146,8 +146,7 @@ def _train_epochs(
             raise ResprobeError(
                 f"training of {architecture.name}: expected a finite loss, got NaN or infinity "
                 f"in epoch {epoch}; try a lower --learning-rate than {recipe.learning_rate:g}, or --clip 1, "
-                "with --overwrite"
-                + (f" (the state after epoch {epoch - 1} is in {path})" if epoch > 1 else "")
+                "with --overwrite" + (f" (the state after epoch {epoch - 1} is in {path})" if epoch > 1 else "")
             )
         for name, value in row.items():
             log[name].append(value)
@@ -155,9 +154,7 @@ def _train_epochs(
     return network, log
 
 
-def _report(
-    progress: Progress | None, recipe: Recipe, num_images: int, epoch: int, log: Log, num_batches: int
-) -> None:
+def _report(progress: Progress | None, recipe: Recipe, num_images: int, epoch: int, log: Log, num_batches: int) -> None:
     """Tell the caller how far the training is, with the newest measurement."""
     if progress is None:
         return

@@ -57,7 +57,10 @@ class TestOwnFiles:
         ("arch", "message"),
         [
             ("plain8", "expected resnet8, as the file says, got --arch plain8"),
-            ("resnet14", r"layer1.1.conv1.weight: expected shape \(4, 4, 3, 3\) in resnet14, got no such tensor"),
+            (
+                "resnet14",
+                r"layer1.1.conv1.weight: expected shape \(4, 4, 3, 3\) in resnet14, got no such tensor",
+            ),
             ("preresnet8", r"layer2.0.bn1.weight: expected shape \(4,\) in preresnet8, got shape \(8,\)"),
             ("resnet9", "expected 6n \\+ 2 layers, got 9"),
         ],
@@ -129,9 +132,7 @@ class TestForeignFiles:
     @pytest.mark.parametrize(("name", "num_correct"), [("akamaster-resnet20", 915), ("akamaster-resnet56", 926)])
     def test_real_files(self, real, name, num_correct):
         checkpoint = resprobe.load(real / f"{name}.th", arch=name.partition("-")[2])
-        data = resprobe.open_data(
-            f"npz:{real / 'cifar10-test-1000.npz'}", normalisation="imagenet", num_images=1000
-        )
+        data = resprobe.open_data(f"npz:{real / 'cifar10-test-1000.npz'}", normalisation="imagenet", num_images=1000)
         with torch.inference_mode():
             correct = sum(int((checkpoint.model(x).argmax(1) == y).sum()) for x, y in data)
         assert correct == num_correct

@@ -8,9 +8,7 @@ from resprobe.networks import build, parse_architecture
 
 
 def states_equal(a: nn.Module, b: nn.Module) -> bool:
-    return all(
-        torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
-    )
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
 
 
 class TestSeed:
@@ -48,9 +46,7 @@ class TestScales:
                 assert (module.running_var == 1).all()
 
     def test_only_residual_nets_without_normalisation_are_scaled(self):
-        residual, plain = (
-            build(parse_architecture(name, norm="none"), seed=0) for name in ("resnet20", "plain20")
-        )
+        residual, plain = (build(parse_architecture(name, norm="none"), seed=0) for name in ("resnet20", "plain20"))
         assert torch.equal(residual.layer2[1].conv1.weight, plain.layer2[1].conv1.weight)
         assert torch.equal(residual.layer2[1].conv2.weight, plain.layer2[1].conv2.weight / math.sqrt(9))
 

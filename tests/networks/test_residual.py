@@ -29,9 +29,7 @@ class TestArchitecture:
         with pytest.raises(ResprobeError, match=f"expected 6n \\+ 2 layers, got {depth}; take {nearest}$"):
             parse_architecture(f"resnet{depth}")
 
-    @pytest.mark.parametrize(
-        "name", ["vgg16", "resnet", "ResNet20", "resnet20x", "wideresnet20", "resnet-20"]
-    )
+    @pytest.mark.parametrize("name", ["vgg16", "resnet", "ResNet20", "resnet20x", "wideresnet20", "resnet-20"])
     def test_unknown_names_list_the_forms(self, name):
         with pytest.raises(ResprobeError, match="resnetN, plainN, preresnetN, preplainN"):
             parse_architecture(name)
@@ -56,9 +54,7 @@ class TestArchitecture:
 
     def test_dicts_of_another_version(self):
         values = parse_architecture("resnet20").as_dict()
-        with pytest.raises(
-            ResprobeError, match="got .*, dropout; the file is damaged or from another version"
-        ):
+        with pytest.raises(ResprobeError, match="got .*, dropout; the file is damaged or from another version"):
             Architecture.from_dict({**values, "dropout": 0.1})
 
 
@@ -72,9 +68,7 @@ class TestParameters:
 
     @pytest.mark.parametrize("prefix", ["", "pre"])
     def test_a_plain_net_has_the_parameters_of_the_residual_net(self, prefix):
-        residual, plain = (
-            build(parse_architecture(f"{prefix}{name}20"), seed=1) for name in ("resnet", "plain")
-        )
+        residual, plain = (build(parse_architecture(f"{prefix}{name}20"), seed=1) for name in ("resnet", "plain"))
         residual_state, plain_state = residual.state_dict(), plain.state_dict()
         assert list(residual_state) == list(plain_state)
         assert all(torch.equal(residual_state[key], plain_state[key]) for key in residual_state)
@@ -97,11 +91,7 @@ class TestParameters:
             blocks = [*net.layer1, *net.layer2, *net.layer3]
             assert len(blocks) == 9
             assert all(hasattr(block, "shortcut") == ("resnet" in name) for block in blocks)
-        pads = [
-            block
-            for block in build(parse_architecture("resnet20")).modules()
-            if isinstance(block, ChannelPad)
-        ]
+        pads = [block for block in build(parse_architecture("resnet20")).modules() if isinstance(block, ChannelPad)]
         assert len(pads) == 2
 
 
@@ -185,9 +175,7 @@ class TestForward:
 
 class TestRealCheckpoint:
     def test_count(self, real):
-        state = torch.load(real / "akamaster-resnet20.th", map_location="cpu", weights_only=True)[
-            "state_dict"
-        ]
+        state = torch.load(real / "akamaster-resnet20.th", map_location="cpu", weights_only=True)["state_dict"]
         net = build(parse_architecture("resnet20")).eval()
         net.load_state_dict({key.removeprefix("module."): value for key, value in state.items()})
         images = np.load(real / "cifar10-test-1000.npz")

@@ -199,7 +199,10 @@ class TestErrors:
             resprobe.lesion(make_net(), digits, precision="float8")
 
     def test_label_out_of_range(self, make_net):
-        batches = [(torch.zeros(2, 1, 8, 8), torch.tensor([0, 1])), (torch.zeros(2, 1, 8, 8), torch.tensor([9, 10]))]
+        batches = [
+            (torch.zeros(2, 1, 8, 8), torch.tensor([0, 1])),
+            (torch.zeros(2, 1, 8, 8), torch.tensor([9, 10])),
+        ]
         with pytest.raises(ResprobeError, match="expected 0 to 9, the model's classes, got 10 at image 3"):
             resprobe.lesion(make_net(), batches)
 
@@ -214,8 +217,14 @@ class TestErrors:
         [
             ([], "expected at least one batch, got none"),
             ([torch.zeros(2, 1, 8, 8)], r"expected pairs \(images, labels\), got Tensor"),
-            ([(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.zeros(2))], "expected floating point, got torch.uint8"),
-            ([(torch.zeros(2, 1, 8, 8), torch.zeros(3, dtype=torch.int64))], "expected 2 integers, got torch.int64"),
+            (
+                [(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.zeros(2))],
+                "expected floating point, got torch.uint8",
+            ),
+            (
+                [(torch.zeros(2, 1, 8, 8), torch.zeros(3, dtype=torch.int64))],
+                "expected 2 integers, got torch.int64",
+            ),
         ],
     )
     def test_batches_that_are_none(self, make_net, batches, message):

@@ -31,7 +31,8 @@ def run_alone(plan, x):
     return x
 
 
-def test_single_deletions_cost_half(num_units=10):
+def test_single_deletions_cost_half():
+    num_units = 10
     chain = segments(num_units)
     plans = [intact(num_units), *(deleting(num_units, [index]) for index in range(num_units))]
     results = list(run_plans(chain, plans, torch.ones(1)))

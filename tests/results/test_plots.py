@@ -70,9 +70,7 @@ def with_classes(result: xr.Dataset, number: object) -> xr.Dataset:
 def without_unit(result: xr.Dataset, index: int) -> xr.Dataset:
     """The result of a network of which one unit could not be deleted."""
     hidden = np.arange(result.sizes["unit"]) == index
-    result = result.assign(
-        {name: result[name].where(~hidden) for name in ("error", "error_low", "error_high", "loss")}
-    )
+    result = result.assign({name: result[name].where(~hidden) for name in ("error", "error_low", "error_high", "loss")})
     return result.assign_coords(status=result["status"].where(~hidden, "no bypass"))
 
 
@@ -115,17 +113,13 @@ class TestLesion:
         ends = intervals(figure)
         np.testing.assert_allclose([ends[place][0] for place in range(1, 55)], result["error_low"])
         points = {
-            x: y
-            for container in figure.axes[0].containers
-            for x, y in zip(*container.lines[0].get_data(), strict=True)
+            x: y for container in figure.axes[0].containers for x, y in zip(*container.lines[0].get_data(), strict=True)
         }
         np.testing.assert_allclose([points[place] for place in range(1, 55)], result["error"])
 
     def test_stages_are_separated_and_numbered(self, make_result):
         figure = plots.lesion(make_result("lesion"))
-        separators = [
-            line.get_xdata()[0] for line in figure.axes[0].lines if list(line.get_ydata()) == [0, 1]
-        ]
+        separators = [line.get_xdata()[0] for line in figure.axes[0].lines if list(line.get_ydata()) == [0, 1]]
         assert separators == [3.5, 6.5]
         assert written_in(figure) == ["stage 1", "stage 2", "stage 3"]
 
@@ -165,9 +159,7 @@ class TestLesion:
         assert written_in(figure) == ["stage 1", "stage 2", "stage 3"]
 
     def test_networks_with_as_many_units_share_their_places(self, make_result):
-        figure = plots.lesion(
-            make_result("lesion"), without_unit(make_result("lesion", checkpoint="plain20.pt"), 0)
-        )
+        figure = plots.lesion(make_result("lesion"), without_unit(make_result("lesion", checkpoint="plain20.pt"), 0))
         assert figure.axes[0].get_xlabel() == "place of the unit, from input to output"
         assert line_labelled(figure, "resnet20 (intact: 6.4%)").get_xdata().tolist() == list(range(1, 10))
         assert "unit that could not be deleted" in legend(figure)
@@ -187,9 +179,7 @@ class TestLesionCurve:
         assert median.get_xdata().tolist() == [1, 2, 5, 10, 20]
         np.testing.assert_allclose(median.get_ydata(), np.median(result["error"], axis=1))
         corners = axes.collections[0].get_paths()[0].vertices
-        for size, low, high in zip(
-            [1, 2, 5, 10, 20], *np.quantile(result["error"], [0.05, 0.95], axis=1), strict=True
-        ):
+        for size, low, high in zip([1, 2, 5, 10, 20], *np.quantile(result["error"], [0.05, 0.95], axis=1), strict=True):
             np.testing.assert_allclose(sorted(set(corners[corners[:, 0] == size, 1])), sorted({low, high}))
         (draws,) = [line for line in axes.lines if line.get_marker() == "."]
         np.testing.assert_allclose(draws.get_ydata(), result["error"].values.ravel())
@@ -200,15 +190,10 @@ class TestLesionCurve:
         assert horizontal_lines(figure) == [0.064]
         assert legend(figure) == ["median of 30 draws", "intact network: 6.4%", "5 to 95 % of the draws"]
         assert figure.axes[0].get_xlabel() == "number of deleted units"
-        assert (
-            figure.axes[0].get_title(loc="left")
-            == "Deletion of several units: resnet20, digits test, 500 images"
-        )
+        assert figure.axes[0].get_title(loc="left") == "Deletion of several units: resnet20, digits test, 500 images"
 
     def test_several_results_have_their_colours(self, make_result):
-        figure = plots.lesion_curve(
-            make_result("lesion-curve"), make_result("lesion-curve", checkpoint="plain20.pt")
-        )
+        figure = plots.lesion_curve(make_result("lesion-curve"), make_result("lesion-curve", checkpoint="plain20.pt"))
         one = line_labelled(figure, "median, resnet20 (intact: 6.4%)").get_color()
         other = line_labelled(figure, "median, plain20 (intact: 6.4%)").get_color()
         assert one != other
@@ -253,9 +238,7 @@ class TestReorder:
         several = [make_result("reorder", checkpoint=f"net{i}.pt", sizes=(1, 2)) for i in range(number)]
         figure = plots.reorder(*several)
         shown = [axes for axes in figure.axes if axes.get_visible() and axes.get_title(loc="left")]
-        assert [axes.get_title(loc="left") for axes in shown] == [
-            f"net{i} (intact: 6.4%)" for i in range(number)
-        ]
+        assert [axes.get_title(loc="left") for axes in shown] == [f"net{i} (intact: 6.4%)" for i in range(number)]
         assert shown[0].get_gridspec().get_geometry() == shape
         assert len({axes.get_xlim() for axes in shown}) == len({axes.get_ylim() for axes in shown}) == 1
 
@@ -308,9 +291,7 @@ class TestNames:
         assert legend(plots.training(*[make_result("training")] * 2))[:2] == ["resnet20 (1)", "resnet20 (2)"]
 
     def test_a_data_file_is_named_without_its_folders(self, make_result):
-        result = make_result("training", data="npz:/long/way/to/cifar.npz").assign_attrs(
-            num_images=10000, split="all"
-        )
+        result = make_result("training", data="npz:/long/way/to/cifar.npz").assign_attrs(num_images=10000, split="all")
         assert plots.training(result).get_suptitle() == "Training: resnet20, npz:cifar.npz, 10,000 images"
 
     def test_a_model_from_no_file_on_bare_batches(self, make_result):
@@ -332,9 +313,7 @@ class TestAll:
 
     @pytest.mark.parametrize("analysis", ANALYSES)
     def test_nothing_overlaps_or_is_cut_off(self, make_result, analysis):
-        figure = plots.plot(
-            *[make_result(analysis, checkpoint=f"a-long-checkpoint-name-{i}.pt") for i in range(3)]
-        )
+        figure = plots.plot(*[make_result(analysis, checkpoint=f"a-long-checkpoint-name-{i}.pt") for i in range(3)])
         whole = figure.bbox
         boxes = [axes.get_tightbbox() for axes in figure.axes] + [figure.legends[0].get_window_extent()]
         assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 for box in boxes)

@@ -135,9 +135,7 @@ class TestSchema:
     def test_all_defects_are_listed_at_once(self, make_result):
         dataset = make_result("training").drop_vars(["train_loss", "test_error"])
         del dataset.attrs["device"]
-        with pytest.raises(
-            ResprobeError, match="no attribute device; no variable train_loss; no variable test_error;"
-        ):
+        with pytest.raises(ResprobeError, match="no attribute device; no variable train_loss; no variable test_error;"):
             results.check(dataset)
 
     def test_other_datasets_are_told_from_results(self):
@@ -198,9 +196,7 @@ class TestProvenance:
 
     @pytest.mark.parametrize("value", [object(), {1, 2}, float("nan"), float("inf"), np.int64(3)])
     def test_options_that_json_lacks_are_refused(self, value):
-        with pytest.raises(
-            ResprobeError, match="options|settings: expected values that JSON can hold"
-        ) as error:
+        with pytest.raises(ResprobeError, match="options|settings: expected values that JSON can hold") as error:
             make_attrs(options={"step": value})
         assert one_line(error)
 
@@ -305,9 +301,7 @@ class TestFiles:
         path.unlink()
         assert opened["error"].sum() > 0
         if os.path.isdir("/proc/self/fd"):
-            targets = [
-                os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_link(fd)
-            ]
+            targets = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_link(fd)]
             assert not [target for target in targets if str(path) in target]
 
     def test_an_invalid_result_is_not_written(self, make_result, tmp_path):
@@ -316,9 +310,7 @@ class TestFiles:
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("interruption", [KeyboardInterrupt, MemoryError])
-    def test_an_interrupted_write_leaves_what_was_there(
-        self, make_result, tmp_path, monkeypatch, interruption
-    ):
+    def test_an_interrupted_write_leaves_what_was_there(self, make_result, tmp_path, monkeypatch, interruption):
         dataset = make_result("lesion")
         path = results.save(dataset, tmp_path / "result.nc")
         before = path.read_bytes()
@@ -345,9 +337,7 @@ class TestFiles:
             raise failure
 
         monkeypatch.setattr(xr.Dataset, "to_netcdf", no_space)
-        with pytest.raises(
-            ResprobeError, match="result.nc: expected to write a .*got (No space left|NetCDF)"
-        ) as error:
+        with pytest.raises(ResprobeError, match="result.nc: expected to write a .*got (No space left|NetCDF)") as error:
             results.save(make_result("lesion"), tmp_path / "result.nc")
         assert one_line(error)
         assert list(tmp_path.iterdir()) == []
@@ -362,9 +352,7 @@ class TestFiles:
 
     def test_a_folder_that_cannot_be_is_one_line(self, make_result, tmp_path):
         (tmp_path / "file").touch()
-        with pytest.raises(
-            ResprobeError, match="file/result.nc: expected to write a file there, got .*--out"
-        ) as error:
+        with pytest.raises(ResprobeError, match="file/result.nc: expected to write a file there, got .*--out") as error:
             results.save(make_result("lesion"), tmp_path / "file" / "result.nc")
         assert one_line(error)
 
@@ -418,13 +406,9 @@ class TestExisting:
         assert results.open(results.save(again, path)).attrs["created_at"] == "2030-01-01T00:00:00+00:00"
 
     def test_another_result_is_kept(self, make_result, tmp_path):
-        path = results.save(
-            make_result("lesion", checkpoint="plain20.pt", bn_mode="batch"), tmp_path / "result.nc"
-        )
+        path = results.save(make_result("lesion", checkpoint="plain20.pt", bn_mode="batch"), tmp_path / "result.nc")
         other = make_result("lesion")
-        message = (
-            'got a lesion result of plain20.pt on digits with settings .*"bn_mode": "batch".*--overwrite'
-        )
+        message = 'got a lesion result of plain20.pt on digits with settings .*"bn_mode": "batch".*--overwrite'
         with pytest.raises(ResprobeError, match=message) as error:
             results.save(other, path)
         assert one_line(error)
