@@ -136,6 +136,14 @@ class TestLesion:
         assert dataset.num_correct.sel(unit="first") == 0
         assert not np.isfinite(dataset.loss.sel(unit="first"))
 
+    @pytest.mark.gpu
+    def test_counts_on_a_gpu(self, make_net, digits):
+        net = make_net()
+        on_cpu = resprobe.lesion(net, digits)
+        on_gpu = resprobe.lesion(net.cuda(), digits)
+        assert on_gpu.attrs["device"].startswith("cuda")
+        assert np.abs(on_gpu.num_correct - on_cpu.num_correct).max() <= 1
+
     @pytest.mark.parametrize("file", ["akamaster-resnet20.th"])
     def test_real_checkpoint(self, real, file):
         expected = json.loads((real / "expected-lesions.json").read_text())[file]
