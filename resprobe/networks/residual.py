@@ -8,7 +8,7 @@ from resprobe.bypass import Bypass
 from resprobe.networks.architecture import Architecture, parse_architecture
 from resprobe.networks.initialisation import initialise
 
-__all__ = ["Architecture", "Block", "ChannelPad", "ResidualNetwork", "build", "parse_architecture"]
+__all__ = ["Architecture", "Block", "ResidualNetwork", "build", "parse_architecture"]
 
 
 class Block(nn.Module):
