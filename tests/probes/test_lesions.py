@@ -127,6 +127,13 @@ class TestLesion:
         quiet = resprobe.lesion(net, digits)
         xr.testing.assert_equal(quiet, resprobe.lesion(net.train(), digits))
 
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_number_type_of_the_model_is_not_that_of_the_images(self, make_net, digits, dtype):
+        net = make_net()
+        exact = resprobe.lesion(net, digits)
+        other = resprobe.lesion(net.to(dtype), digits)
+        assert (np.abs(exact.loss - other.loss) < 0.1 * exact.loss).all()
+
     def test_deletion_that_overflows_counts_as_wrong(self, scalar_net):
         with torch.no_grad():
             scalar_net.first.scale.weight.fill_(-1 + 1e-30)
