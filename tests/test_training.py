@@ -61,9 +61,9 @@ def reference(tmp_path_factory):
 class TestRecipe:
     def test_digits(self):
         recipe = default_recipe(parse_architecture("plain56"), "digits")
-        assert (recipe.epochs, recipe.batch_size, recipe.max_shift, recipe.flip) == (40, 64, 1, False)
+        assert (recipe.epochs, recipe.batch_size, recipe.max_shift, recipe.flip) == (40, 32, 1, False)
         assert (recipe.learning_rate, recipe.momentum, recipe.weight_decay, recipe.clip) == (
-            0.1,
+            0.025,
             0.9,
             1e-4,
             0,
