@@ -311,7 +311,7 @@ class TestProcess:
         ]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(
-            [*command, "--draws", "5000"],
+            [*command, "--draws", "20000", "--batch-size", "1"],
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
