@@ -1,0 +1,202 @@
+"""Records a model's forward pass as a graph of operations."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import networkx as nx
+from torch import fx, nn
+from torch.nn.modules.conv import _ConvNd
+
+from resprobe.errors import ResprobeError
+from resprobe.structure.graphs import ModuleCall, TracedModel, descendants
+from resprobe.structure.operations import works_in_place
+
+
+def private_copy(model: nn.Module) -> nn.Module:
+    """Copy a model in evaluation mode, sharing nothing with it.
+
+    Args:
+        model: Any module; it is not touched.
+
+    Returns:
+        A deep copy with the user's hooks, in evaluation mode, whose parameters need no gradient.
+
+    Raises:
+        ResprobeError: If the model can't be copied.
+    """
+    try:
+        duplicate = copy.deepcopy(model)
+    except (RuntimeError, TypeError) as error:
+        raise ResprobeError(
+            f"model {type(model).__name__}: expected a module that copy.deepcopy can copy, got {error}; "
+            "remove what can't be copied (tensors that carry a gradient graph, open files)"
+        ) from error
+    return duplicate.eval().requires_grad_(False)
+
+
+def without_hooks(model: nn.Module) -> nn.Module:
+    """Drop every forward hook of a private copy, so that tracing and replaying it call nobody else's code."""
+    for module in model.modules():
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+    return model
+
+
+def trace(model: nn.Module) -> TracedModel:
+    """Record the operations of a model's forward pass and find its trunk.
+
+    The trunk is the chain of dominators of the output: a point of it carries everything that the rest of the
+    model needs, so the model can be cut there. Arguments after the first keep their defaults.
+
+    Args:
+        model: A module with one tensor input and one tensor output, in the mode in which it is to run.
+
+    Returns:
+        The graph, the module calls and the trunk.
+
+    Raises:
+        ResprobeError: If torch.fx can't follow the model's forward pass, or its output is not one tensor.
+    """
+    tracer = _CallRecorder()
+    # Symbolic tracing runs the user's own forward with stand-ins for tensors: anything can go wrong in there.
+    try:
+        graph = tracer.trace(model, concrete_args=_defaults(model))
+    except Exception as error:
+        raise ResprobeError(
+            f"model {type(model).__name__}: expected a forward pass that torch.fx can trace, got "
+            f"{describe(error)}; avoid control flow that depends on tensor values, or name the units with units= "
+            "and shortcut="
+        ) from error
+    source = next(node for node in graph.nodes if node.op == "placeholder")
+    _mark(model, graph, source)
+    _read_after_write(model, graph)
+    _drop_unused(graph)
+    kept = set(graph.nodes)
+    calls = tuple(call for call in tracer.calls if call.output in kept)
+    dominators = _dominators(graph, source)
+    trunk = _trunk(graph, source, dominators, type(model).__name__)
+    return TracedModel(model, graph, calls, dominators, trunk, tracer.opaque)
+
+
+def describe(error: Exception) -> str:
+    """Word an exception of somebody else's code in one line."""
+    message = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {message[0] if message else 'no message'}"
+
+
+class _CallRecorder(fx.Tracer):
+    """A tracer that also notes in which module each node was made and what every module call returned.
+
+    A module inside the model that can't be traced becomes one operation.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[ModuleCall] = []
+        self.opaque: dict[str, str] = {}
+        self._scopes = [""]
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        node.meta["scope"] = self._scopes[-1]
+        return node
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        # a subclass that computes its weights anew (weight standardisation) is still one weight layer
+        is_weighted = isinstance(m, (_ConvNd, nn.Linear, nn.MultiheadAttention))
+        return is_weighted or module_qualified_name in self.opaque or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        name = self.path_of_module(m)
+        nodes_before, calls_before = len(self.graph.nodes), len(self.calls)
+        try:
+            with self._inside(m, name):
+                output = super().call_module(m, forward, args, kwargs)
+        except Exception as error:
+            if self.is_leaf_module(m, name):
+                raise
+            self.opaque[name] = describe(error)
+            for node in reversed(list(self.graph.nodes)[nodes_before:]):
+                self.graph.erase_node(node)
+            del self.calls[calls_before:]
+            output = super().call_module(m, forward, args, kwargs)
+        if isinstance(output, fx.Proxy):
+            inputs = tuple(arg.node for arg in (*args, *kwargs.values()) if isinstance(arg, fx.Proxy))
+            self.calls.append(ModuleCall(name, inputs, output.node))
+        return output
+
+    @contextmanager
+    def _inside(self, module: nn.Module, name: str) -> Iterator[None]:
+        # A leaf becomes one node, which belongs to the module that calls it.
+        self._scopes.append(self._scopes[-1] if self.is_leaf_module(module, name) else name)
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+
+def _defaults(model: nn.Module) -> dict[str, Any]:
+    """Give the defaults of all arguments of a model's forward after the first."""
+    _, *optional = inspect.signature(model.forward).parameters.values()
+    return {argument.name: argument.default for argument in optional if argument.default is not argument.empty}
+
+
+def _mark(root: nn.Module, graph: fx.Graph, source: fx.Node) -> None:
+    """Note at each node whether it depends on the input, and what it reads of the model's parameters."""
+    data = {source} | descendants(source)
+    for node in graph.nodes:
+        node.meta["is_data"] = node in data
+        parameters = [_parameter(root, str(node.target))] if node.op == "get_attr" else []
+        found = [parameter for parameter in parameters if parameter is not None]
+        constants = [read for read in node.all_input_nodes if read not in data]
+        node.meta["learned"] = bool(found) or any(read.meta["learned"] for read in constants)
+        node.meta["matrix"] = any(p.ndim > 1 for p in found) or any(read.meta["matrix"] for read in constants)
+
+
+def _parameter(root: nn.Module, name: str) -> nn.Parameter | None:
+    parent, _, attribute = name.rpartition(".")
+    value = getattr(root.get_submodule(parent), attribute, None)
+    return value if isinstance(value, nn.Parameter) else None
+
+
+def _read_after_write(root: nn.Module, graph: fx.Graph) -> None:
+    """Let every node that reads a tensor after an in-place operation on it read that operation's result."""
+    position = {node: index for index, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        if works_in_place(root, node) and node.args and isinstance(node.args[0], fx.Node):
+            written = node.args[0]
+            for user in list(written.users):
+                if position[user] > position[node]:
+                    user.replace_input_with(written, node)
+
+
+def _drop_unused(graph: fx.Graph) -> None:
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output"):
+            graph.erase_node(node)
+
+
+def _dominators(graph: fx.Graph, source: fx.Node) -> dict[fx.Node, fx.Node]:
+    structure = nx.DiGraph((parent, node) for node in graph.nodes for parent in node.all_input_nodes)
+    structure.add_node(source)
+    return dict(nx.immediate_dominators(structure, source))
+
+
+def _trunk(
+    graph: fx.Graph, source: fx.Node, dominators: dict[fx.Node, fx.Node], model_name: str
+) -> tuple[fx.Node, ...]:
+    output = next(node for node in graph.nodes if node.op == "output").args[0]
+    if not isinstance(output, fx.Node) or output not in dominators or output is source:
+        raise ResprobeError(
+            f"model {model_name}: expected one tensor of logits as output, got {output}; "
+            "wrap the model in a module that returns the logits alone"
+        )
+    trunk = [output]
+    while trunk[-1] is not source:
+        trunk.append(dominators[trunk[-1]])
+    return tuple(reversed(trunk))
