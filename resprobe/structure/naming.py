@@ -23,10 +23,12 @@ def named(traced: TracedModel, spans: list[Span]) -> list[Span]:
     """
     scopes = [common_scope([*between(span.fork, span.join), span.end]) for span in spans]
     taken = Counter(scopes)
+    calls = Counter(call.name for call in traced.calls)
     names = []
     for span, name in zip(spans, scopes, strict=True):
         holds_others = any(other != name and is_inside(other, name) for other in scopes)
-        alone = name and taken[name] == 1 and not holds_others
+        # a module that is called twice holds one unit for each call
+        alone = name and taken[name] in (1, calls[name]) and not holds_others
         names.append(name if alone else _heaviest_part(traced, span, name))
     return [replace(span, name=name) for span, name in zip(spans, numbered(names), strict=True)]
 
@@ -42,7 +44,7 @@ def numbered(names: list[str]) -> list[str]:
 
 
 def _heaviest_part(traced: TracedModel, span: Span, parent: str) -> str:
-    """Name the part of a module, one level below it, that holds most parameters of the branch."""
+    """Name the part of a module, one level below it, that holds most weights of the branch."""
     level = len(parent.split(".")) + 1 if parent else 1
     weights: Counter[str] = Counter()
     for node in between(span.fork, *(term.node for term in span.branch)):
@@ -54,10 +56,10 @@ def _heaviest_part(traced: TracedModel, span: Span, parent: str) -> str:
 
 
 def _owners(traced: TracedModel, node: fx.Node) -> list[tuple[str, int]]:
-    """List the modules whose parameters a node reads, with how many numbers those are."""
+    """List the modules whose parameters a node reads, with the size of their weight matrices and kernels."""
     module = called_module(traced.root, node)
     if module is not None:
-        return [(str(node.target), sum(parameter.numel() for parameter in module.parameters()))]
+        return [(str(node.target), sum(parameter.numel() for parameter in module.parameters() if parameter.ndim > 1))]
     constants = [read for read in node.all_input_nodes if not is_data(read)]
     return [(scope(node), 0), *(owner for constant in constants for owner in _constant_owners(traced, constant))]
 
@@ -65,6 +67,6 @@ def _owners(traced: TracedModel, node: fx.Node) -> list[tuple[str, int]]:
 def _constant_owners(traced: TracedModel, node: fx.Node) -> list[tuple[str, int]]:
     if node.op == "get_attr":
         parent, _, attribute = str(node.target).rpartition(".")
-        size = getattr(traced.root.get_submodule(parent), attribute).numel() if node.meta["learned"] else 0
+        size = getattr(traced.root.get_submodule(parent), attribute).numel() if node.meta["matrix"] else 0
         return [(parent, size)]
     return [owner for read in node.all_input_nodes for owner in _constant_owners(traced, read)]

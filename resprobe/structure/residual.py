@@ -1,7 +1,7 @@
 """Recognises residual units in the graph of a model.
 
-A residual unit is a fork and a join: an addition whose summands all come from one point, where nothing between the
-two is read elsewhere. Nothing depends on the names of modules; they only serve to name what was found.
+A residual unit is a fork and a join: an addition whose summands all come from one point, where nothing on the branch
+is read elsewhere. Nothing depends on the names of modules; they only serve to name what was found.
 """
 
 from dataclasses import replace
@@ -67,10 +67,9 @@ def _unit_at(traced: TracedModel, join: fx.Node) -> Span | None:
     summands = terms(join)
     if len(summands) < 2 or all(term.node is fork for term in summands):
         return None
-    inside = between(fork, join)
-    if any(user not in inside for node in inside if node is not join for user in node.users):
-        return None
     sides = tell_apart(traced, fork, summands)
+    if _is_read_elsewhere(fork, join, required(fork, *(term.node for term in sides.skip))):
+        return None
     if not any(is_learned(traced, node) for node in between(fork, *(term.node for term in sides.branch))):
         return None
     return Span(
@@ -86,6 +85,12 @@ def _unit_at(traced: TracedModel, join: fx.Node) -> Span | None:
         gate=sides.gate,
         status=sides.status,
     )
+
+
+def _is_read_elsewhere(fork: fx.Node, join: fx.Node, shortcut: set[fx.Node]) -> bool:
+    """Tell whether the branch has a way past the join; what the shortcut computes may be read by others too."""
+    inside = set(between(fork, join))
+    return any(user not in inside for node in inside - shortcut - {join} for user in node.users)
 
 
 def _is_summand(node: fx.Node) -> bool:

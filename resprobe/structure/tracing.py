@@ -1,7 +1,6 @@
 """Records a model's forward pass as a graph of operations."""
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -63,7 +62,8 @@ def trace(model: nn.Module) -> TracedModel:
     tracer = _CallRecorder()
     # Symbolic tracing runs the user's own forward with stand-ins for tensors: anything can go wrong in there.
     try:
-        graph = tracer.trace(model, concrete_args=_defaults(model))
+        with _of_one_argument(model):
+            graph = tracer.trace(model)
     except Exception as error:
         raise ResprobeError(
             f"model {type(model).__name__}: expected a forward pass that torch.fx can trace, got "
@@ -140,10 +140,19 @@ class _CallRecorder(fx.Tracer):
             self._scopes.pop()
 
 
-def _defaults(model: nn.Module) -> dict[str, Any]:
-    """Give the defaults of all arguments of a model's forward after the first."""
-    _, *optional = inspect.signature(model.forward).parameters.values()
-    return {argument.name: argument.default for argument in optional if argument.default is not argument.empty}
+@contextmanager
+def _of_one_argument(model: nn.Module) -> Iterator[None]:
+    """Let a private copy's forward take the images alone, so that the other arguments have their defaults.
+
+    torch.fx would put stand-ins in their place, which pass every `if mask is not None`, and it looks for the forward
+    in the model's class.
+    """
+    own_class, own_forward = type(model), model.forward
+    model.__class__ = type(own_class.__name__, (own_class,), {"forward": lambda self, x: own_forward(x)})
+    try:
+        yield
+    finally:
+        model.__class__ = own_class
 
 
 def _mark(root: nn.Module, graph: fx.Graph, source: fx.Node) -> None:
