@@ -59,15 +59,17 @@ def trace(model: nn.Module) -> TracedModel:
     Raises:
         ResprobeError: If torch.fx can't follow the model's forward pass, or its output is not one tensor.
     """
-    tracer = _CallRecorder()
+    opaque: dict[str, str] = {}
+    tracer = _CallRecorder(opaque)
     # Symbolic tracing runs the user's own forward with stand-ins for tensors: anything can go wrong in there.
     try:
         with _of_one_argument(model):
-            graph = tracer.trace(model)
+            while (graph := _attempt(tracer, model)) is None:
+                tracer = _CallRecorder(opaque)
     except Exception as error:
         raise ResprobeError(
             f"model {type(model).__name__}: expected a forward pass that torch.fx can trace, got "
-            f"{describe(error)}; avoid control flow that depends on tensor values, or name the units with units= "
+            f"{_describe(error)}; avoid control flow that depends on tensor values, or name the units with units= "
             "and shortcut="
         ) from error
     source = next(node for node in graph.nodes if node.op == "placeholder")
@@ -78,25 +80,24 @@ def trace(model: nn.Module) -> TracedModel:
     calls = tuple(call for call in tracer.calls if call.output in kept)
     dominators = _dominators(graph, source)
     trunk = _trunk(graph, source, dominators, type(model).__name__)
-    return TracedModel(model, graph, calls, dominators, trunk, tracer.opaque)
+    return TracedModel(model, graph, calls, dominators, trunk, opaque)
 
 
-def describe(error: Exception) -> str:
-    """Word an exception of somebody else's code in one line."""
-    message = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {message[0] if message else 'no message'}"
+class _UntraceableModuleError(Exception):
+    """A module inside the model whose forward torch.fx can't follow."""
 
 
 class _CallRecorder(fx.Tracer):
     """A tracer that also notes in which module each node was made and what every module call returned.
 
-    A module inside the model that can't be traced becomes one operation.
+    Args:
+        opaque: Modules that become one operation each; the innermost module in which tracing fails is added.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, opaque: dict[str, str]) -> None:
         super().__init__()
         self.calls: list[ModuleCall] = []
-        self.opaque: dict[str, str] = {}
+        self.opaque = opaque
         self._scopes = [""]
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
@@ -113,18 +114,16 @@ class _CallRecorder(fx.Tracer):
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         name = self.path_of_module(m)
-        nodes_before, calls_before = len(self.graph.nodes), len(self.calls)
         try:
             with self._inside(m, name):
                 output = super().call_module(m, forward, args, kwargs)
+        except _UntraceableModuleError:
+            raise
         except Exception as error:
             if self.is_leaf_module(m, name):
                 raise
-            self.opaque[name] = describe(error)
-            for node in reversed(list(self.graph.nodes)[nodes_before:]):
-                self.graph.erase_node(node)
-            del self.calls[calls_before:]
-            output = super().call_module(m, forward, args, kwargs)
+            self.opaque[name] = _describe(error)
+            raise _UntraceableModuleError(name) from error
         if isinstance(output, fx.Proxy):
             inputs = tuple(arg.node for arg in (*args, *kwargs.values()) if isinstance(arg, fx.Proxy))
             self.calls.append(ModuleCall(name, inputs, output.node))
@@ -138,6 +137,19 @@ class _CallRecorder(fx.Tracer):
             yield
         finally:
             self._scopes.pop()
+
+
+def _attempt(tracer: _CallRecorder, model: nn.Module) -> fx.Graph | None:
+    """Trace a model; None asks for another attempt, since one more module is known to be untraceable."""
+    try:
+        return tracer.trace(model)
+    except _UntraceableModuleError:
+        return None
+
+
+def _describe(error: Exception) -> str:
+    message = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {message[0] if message else 'no message'}"
 
 
 @contextmanager
