@@ -13,7 +13,7 @@ from resprobe.structure.choices import check_shortcut, named_deletion
 from resprobe.structure.plain import blocks
 from resprobe.structure.recognition import recognise
 from resprobe.structure.spans import HookedDeletion, Span
-from resprobe.structure.tracing import private_copy, trace, without_hooks
+from resprobe.structure.tracing import structural_copy, trace
 from resprobe.wording import unknown_name
 
 
@@ -108,7 +108,7 @@ def observed(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, list[
 
 def _deletions(model: nn.Module, names: Sequence[str]) -> list[HookedDeletion]:
     """Trace a copy of the model and give the deletions of units by name; a block of a plain net is its layers'."""
-    spans = recognise(trace(without_hooks(private_copy(model))), type(model).__name__)
+    spans = recognise(trace(structural_copy(model)), type(model).__name__)
     deletable: dict[str, list[Span]] = {span.name: [span] for span in spans}
     if not spans[0].skip:
         deletable = {group[0].name.rpartition(".")[0]: group for group in blocks(spans)} | deletable

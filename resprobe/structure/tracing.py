@@ -22,18 +22,21 @@ def private_copy(model: nn.Module) -> nn.Module:
 
     Returns:
         A deep copy with the user's hooks, in evaluation mode, whose parameters need no gradient.
-
-    Raises:
-        ResprobeError: If the model can't be copied.
     """
-    try:
-        duplicate = copy.deepcopy(model)
-    except (RuntimeError, TypeError) as error:
-        raise ResprobeError(
-            f"model {type(model).__name__}: expected a module that copy.deepcopy can copy, got {error}; "
-            "remove what can't be copied (tensors that carry a gradient graph, open files)"
-        ) from error
-    return duplicate.eval().requires_grad_(False)
+    return _copy(model, {}).eval().requires_grad_(False)
+
+
+def structural_copy(model: nn.Module) -> nn.Module:
+    """Copy a model's modules in evaluation mode, sharing its tensors, to be traced and not to be run.
+
+    Args:
+        model: Any module; it is not touched.
+
+    Returns:
+        Modules without hooks that hold the model's own parameters and buffers.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    return without_hooks(_copy(model, {id(tensor): tensor for tensor in tensors}).eval())
 
 
 def without_hooks(model: nn.Module) -> nn.Module:
@@ -81,6 +84,16 @@ def trace(model: nn.Module) -> TracedModel:
     dominators = _dominators(graph, source)
     trunk = _trunk(graph, source, dominators, type(model).__name__)
     return TracedModel(model, graph, calls, dominators, trunk, opaque)
+
+
+def _copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    try:
+        return copy.deepcopy(model, memo)
+    except (RuntimeError, TypeError) as error:
+        raise ResprobeError(
+            f"model {type(model).__name__}: expected a module that copy.deepcopy can copy, got {error}; "
+            "remove what can't be copied (tensors that carry a gradient graph, open files)"
+        ) from error
 
 
 class _UntraceableModuleError(Exception):
