@@ -33,7 +33,7 @@ _KEEP_ZERO = (
     | {"truediv", "div", "itruediv", "neg", "getitem", "chunk", "split", "clone", "contiguous", "to", "type_as"}
     | {"permute", "transpose", "swapaxes", "reshape", "view", "flatten", "unflatten", "unsqueeze", "squeeze", "roll"}
     | {"relu", "relu6", "gelu", "silu", "tanh", "dropout", "dropout2d", "drop_path", "stochastic_depth"}
-    | {"interpolate", "avg_pool2d", "adaptive_avg_pool2d", "mean"}
+    | {"interpolate", "avg_pool2d", "adaptive_avg_pool2d", "mean", "sum"}
 )
 _KEEP_ZERO_MODULES = (
     *(nn.Identity, nn.Dropout, nn.Dropout2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Unflatten),
@@ -131,6 +131,19 @@ def keeps_zero(root: nn.Module, node: fx.Node) -> bool:
     return operation(node) in _KEEP_ZERO
 
 
+def adds_up(node: fx.Node) -> bool:
+    """Tell whether a node gives zeros where all its operands are zeros, and not otherwise."""
+    return operation(node) in ADDITIONS | _SUBTRACTIONS | CONCATENATIONS | {"stack"}
+
+
+def operands(node: fx.Node) -> list[Any]:
+    """List what an operation adds up or joins: nodes, numbers, or the members of its list of tensors."""
+    first = node.args[0] if node.args else None
+    if isinstance(first, (list, tuple)):
+        return list(first)
+    return [*node.args, *(node.kwargs[key] for key in ("input", "other") if key in node.kwargs)]
+
+
 def addends(node: fx.Node) -> tuple[tuple[Any, float], tuple[Any, float]] | None:
     """Take an addition or subtraction apart.
 
@@ -141,12 +154,11 @@ def addends(node: fx.Node) -> tuple[tuple[Any, float], tuple[Any, float]] | None
         The two operands (nodes or numbers) and their factors, or None for any other operation.
     """
     name = operation(node)
-    operands = [*node.args, *(node.kwargs[key] for key in ("input", "other") if key in node.kwargs)]
     alpha = node.kwargs.get("alpha", 1)
-    if name not in ADDITIONS | _SUBTRACTIONS or len(operands) != 2 or not isinstance(alpha, (int, float)):
+    if name not in ADDITIONS | _SUBTRACTIONS or not isinstance(alpha, (int, float)) or len(operands(node)) != 2:
         return None
-    sign = -1.0 if name in _SUBTRACTIONS else 1.0
-    return (operands[0], 1.0), (operands[1], sign * alpha)
+    left, right = operands(node)
+    return (left, 1.0), (right, -alpha if name in _SUBTRACTIONS else alpha)
 
 
 def terms(node: fx.Node) -> list[Term]:
@@ -165,11 +177,11 @@ def terms(node: fx.Node) -> list[Term]:
     if pair is None:
         return [Term(node)]
     # the built-in sum starts with 0
-    operands = [(operand, scale) for operand, scale in pair if is_data(operand) or operand != 0]
-    if not all(is_data(operand) for operand, _ in operands):
+    summands = [(operand, scale) for operand, scale in pair if is_data(operand) or operand != 0]
+    if not all(is_data(operand) for operand, _ in summands):
         return [Term(node)]
     found = []
-    for operand, scale in operands:
+    for operand, scale in summands:
         inner = terms(operand) if list(operand.users) == [node] else [Term(operand)]
         found += [Term(term.node, scale * term.scale) for term in inner]
     return found

@@ -4,13 +4,24 @@ A residual unit is a fork and a join: an addition whose summands all come from o
 is read elsewhere. Nothing depends on the names of modules; they only serve to name what was found.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from torch import fx
 
 from resprobe.structure.graphs import TracedModel, between, is_inside, piece_graph, required, scope
 from resprobe.structure.naming import named
-from resprobe.structure.operations import CONCATENATIONS, addends, is_activation, is_data, keeps_zero, operation, terms
+from resprobe.structure.operations import (
+    CONCATENATIONS,
+    addends,
+    adds_up,
+    is_activation,
+    is_data,
+    keeps_zero,
+    operands,
+    operation,
+    terms,
+)
 from resprobe.structure.sides import is_learned, tell_apart
 from resprobe.structure.spans import HookedDeletion, Span
 
@@ -124,24 +135,35 @@ def _hooks(traced: TracedModel, span: Span, spans: list[Span]) -> HookedDeletion
     """Find out how hooks can delete a unit: by silencing its branch, else by rerouting the module that holds it."""
     kept = required(span.fork, *(term.node for term in span.remains))
     ends = [span.gate] if span.gate is not None else [term.node for term in span.branch]
-    silenced = [_module_to_silence(traced, span, end, kept) for end in ends]
-    if all(silenced):
-        return HookedDeletion(silenced=tuple(dict.fromkeys(name for name in silenced if name)))
+    silenced = _all_silenced(traced, ends, kept | {span.fork})
+    if silenced is not None:
+        return HookedDeletion(silenced=silenced)
     rerouted = _rerouted(traced, span, spans)
     if rerouted is not None:
         return HookedDeletion(rerouted=(rerouted,))
     return HookedDeletion(problem=_problem(traced, span, ends))
 
 
-def _module_to_silence(traced: TracedModel, span: Span, end: fx.Node, kept: set[fx.Node]) -> str | None:
-    """Name a module of the branch alone whose zeros become zeros at the end of the branch."""
-    if end is span.fork or end in kept or not is_data(end):
+def _all_silenced(traced: TracedModel, ends: Iterable[object], kept: set[fx.Node]) -> tuple[str, ...] | None:
+    """Name modules of the branch alone whose zeros become zeros at all of some nodes; None where there are none."""
+    found = [_silenced(traced, end, kept) for end in ends]
+    if not all(found):
         return None
-    own = [name for name in _modules_giving(traced, end) if _num_calls(traced, name) == 1]
-    if not own and keeps_zero(traced.root, end):
-        sources = [_module_to_silence(traced, span, read, kept) for read in end.all_input_nodes]
-        own = [name for name in sources if name is not None]
-    return own[0] if own else None
+    return tuple(dict.fromkeys(name for names in found if names for name in names))
+
+
+def _silenced(traced: TracedModel, end: object, kept: set[fx.Node]) -> tuple[str, ...] | None:
+    if not isinstance(end, fx.Node) or not is_data(end) or end in kept:
+        return None
+    for name in _modules_giving(traced, end):
+        if _num_calls(traced, name) == 1:
+            return (name,)
+    if adds_up(end):
+        return _all_silenced(traced, operands(end), kept)
+    if not keeps_zero(traced.root, end):
+        return None
+    candidates = [_silenced(traced, read, kept) for read in end.all_input_nodes]
+    return next((names for names in candidates if names is not None), None)
 
 
 def _rerouted(traced: TracedModel, span: Span, spans: list[Span]) -> tuple[str, fx.Graph] | None:

@@ -89,6 +89,8 @@ IDENTITIES = {
     "residual in residual": lambda s, x: x + (lambda h: h + s.g(torch.relu(h)))(s.f(x)),
     "functional linear map": lambda s, x: x + F.linear(x, s.f.weight),
     "residual in residual in residual": lambda s, x: x + (lambda h: h + s.g(h + s.f(h)))(s.f2(x)),
+    "branches stacked": lambda s, x: x + torch.stack([s.f(x), s.g(x)]).sum(0),
+    "branches concatenated": lambda s, x: x + torch.cat([s.f(x), s.g(x)], 1)[:, 3:9],
     "constant in between": lambda s, x: (x + s.f(x)) + s.weight - s.weight,
 }
 
@@ -259,6 +261,26 @@ class TestOffTheTrunk:
             ResprobeError, match="expected a model that is a chain of units, got Sized, where its units"
         ):
             resprobe.reorder(sized, batches, num_swaps=[1], draws=1)
+
+    def test_what_hooks_cannot_reach_has_a_reason(self):
+        class Flat(UNet):
+            def forward(self, x):
+                skipped = x = self.stem(x)
+                x = x + F.linear(x, self.middle[0].weight)
+                x = x + F.linear(x, self.last.f.weight)
+                x = x + self.down.f(x)
+                return self.head(self.up(torch.cat([skipped, x], 1)))
+
+        net = Flat()
+        result = resprobe.lesion(net, [(EXAMPLE, torch.arange(3))])
+        reason = "hooks can't delete it: its branch ends in no module of its own, and no module holds this unit alone"
+        assert result.status.values.tolist() == [reason, reason, "ok"]
+        assert result.unit.values.tolist() == ["middle", "last", "down"]
+        assert result.num_correct.values[:2].tolist() == [-1, -1]
+        with pytest.raises(
+            ResprobeError, match="one that hooks can delete, got: its branch ends in no module of its own"
+        ):
+            resprobe.deleted(net, ["middle"]).__enter__()
 
     def test_branch_that_is_read_elsewhere_is_no_unit(self):
         def written(s, x):
