@@ -1,5 +1,7 @@
 """Units that the caller names, in models that torch.fx can't trace."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -137,6 +139,8 @@ class TestLesions:
         branches = inside(f"{name}.bn2" for name in BLOCKS)
         named = resprobe.lesion(Opaque(residual), digits, units=branches, shortcut="outside", per_image=True)
         assert named.unit.values.tolist() == branches
+        assert json.loads(named.attrs["settings"])["shortcut"] == "outside"
+        assert "shortcut" not in json.loads(known.attrs["settings"])
         np.testing.assert_array_equal(named.num_correct, known.num_correct)
         np.testing.assert_allclose(named.image_loss, known.image_loss, rtol=1e-4)
 
