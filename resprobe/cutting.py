@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from resprobe.bypass import Bypass
 from resprobe.segments import Segment, Segments, Shape, Unit
 from resprobe.structure.graphs import TracedModel, between, piece
-from resprobe.structure.operations import called_module, is_data, weight_layers
+from resprobe.structure.operations import parameters_read, weight_layers
 from resprobe.structure.spans import HookedDeletion, Span
 
 
@@ -32,23 +33,26 @@ def segments(traced: TracedModel, groups: list[list[Span]]) -> Segments:
     return Segments(stem, tuple(chain), head)
 
 
-def whole_units(traced: TracedModel, spans: list[Span]) -> tuple[Unit, ...]:
-    """Describe residual units that are no chain.
+def whole_units(traced: TracedModel, groups: list[list[Span]]) -> tuple[Unit, ...]:
+    """Describe the units of a model that can't be cut.
 
     Args:
         traced: The model's graph, with the shape of each node's value.
-        spans: The units, in order.
+        groups: The units, in order: single spans, except for blocks of plain layers.
 
     Returns:
         The units; what hooks can't delete has the reason in `status`.
     """
     units: list[Unit] = []
-    for span in spans:
-        facts = _residual_facts(traced, span, span.fork) | _place(units, span)
-        if span.status == "ok" and span.hooks.problem:
-            facts["status"] = f"hooks can't delete it: {span.hooks.problem}"
-        parameters = _parameters_read(traced, between(span.fork, span.end))
-        units.append(Unit(**facts, num_params=sum(parameter.numel() for parameter in parameters)))
+    for group in groups:
+        fork, end = group[0].fork, group[-1].end
+        facts = _residual_facts(traced, group[0], fork) if group[0].skip else _plain_facts(group, fork)
+        hooks: HookedDeletion = facts["hooks"]
+        if facts["status"] == "ok" and hooks.problem:
+            facts["status"] = f"hooks can't delete it: {hooks.problem}"
+        parameters = parameters_read(traced.root, between(fork, end))
+        num_params = sum(parameter.numel() for parameter in parameters)
+        units.append(Unit(**facts, **_place(units, group[-1]), num_params=num_params))
     return tuple(units)
 
 
@@ -87,33 +91,41 @@ def _residual_segment(traced: TracedModel, group: list[Span], start: fx.Node, pl
     return Segment(**_residual_facts(traced, span, start), **place, num_params=_num_params(pieces.values()), **pieces)
 
 
-def _plain_segment(traced: TracedModel, group: list[Span], start: fx.Node, place: dict[str, Any]) -> Segment:
+def _plain_facts(group: list[Span], start: fx.Node) -> dict[str, Any]:
     first, last = group[0], group[-1]
     bypassed = tuple(pair for span in group for pair in span.hooks.bypassed)
-    skip = nn.Sequential(*(bypass for _, bypass in bypassed if bypass is not None and not bypass.is_identity))
+    bypass = _bypass(bypassed)
     input_shape, output_shape = _shape(first.fork), _shape(last.end)
     status = next((span.status for span in group if span.status != "ok"), "ok")
-    if status == "ok" and _skip_shape(skip, input_shape) != output_shape:
+    if status == "ok" and _skip_shape(bypass, input_shape) != output_shape:
         status = f"no bypass leads from shape {input_shape} to {output_shape}"
-    pieces: dict[str, Any] = {"pre": piece(traced, start, first.fork), "branch": piece(traced, first.fork, last.end)}
     problem = next((span.hooks.problem for span in group if span.hooks.problem), "")
-    return Segment(
-        name=first.name if len(group) == 1 else first.name.rpartition(".")[0],
-        kind="plain",
-        shortcut="none",
-        bypass="pad" if len(skip) else "identity",
-        branch_layers=len(group),
-        num_params=_num_params(pieces.values()),
-        input_shape=_shape(start),
-        output_shape=output_shape,
-        status=status,
-        hooks=HookedDeletion(bypassed=bypassed, problem=problem),
-        skip=skip,
-        remains=skip,
-        post=nn.Identity(),
-        **place,
-        **pieces,
-    )
+    return {
+        "name": first.name if len(group) == 1 else first.name.rpartition(".")[0],
+        "kind": "plain",
+        "shortcut": "none",
+        "bypass": "pad" if len(bypass) else "identity",
+        "branch_layers": len(group),
+        "input_shape": _shape(start),
+        "output_shape": output_shape,
+        "status": status,
+        "hooks": HookedDeletion(bypassed=bypassed, problem=problem),
+    }
+
+
+def _plain_segment(traced: TracedModel, group: list[Span], start: fx.Node, place: dict[str, Any]) -> Segment:
+    facts = _plain_facts(group, start)
+    skip = _bypass(facts["hooks"].bypassed)
+    pieces: dict[str, Any] = {
+        "pre": piece(traced, start, group[0].fork),
+        "branch": piece(traced, group[0].fork, group[-1].end),
+    }
+    num_params = _num_params(pieces.values())
+    return Segment(**facts, **place, num_params=num_params, skip=skip, remains=skip, post=nn.Identity(), **pieces)
+
+
+def _bypass(bypassed: tuple[tuple[str, Bypass | None], ...]) -> nn.Sequential:
+    return nn.Sequential(*(bypass for _, bypass in bypassed if bypass is not None and not bypass.is_identity))
 
 
 def _skip_shape(skip: nn.Sequential, shape: Shape) -> Shape:
@@ -137,22 +149,6 @@ def _shortcut_kind(traced: TracedModel, span: Span) -> str:
 def _num_params(pieces: Iterable[nn.Module]) -> int:
     parameters = {parameter for part in pieces for parameter in part.parameters()}
     return sum(parameter.numel() for parameter in parameters)
-
-
-def _parameters_read(traced: TracedModel, nodes: Iterable[fx.Node]) -> set[nn.Parameter]:
-    """Collect the parameters that some operations use, through modules or by name."""
-    found: set[nn.Parameter] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        module = called_module(traced.root, node)
-        if module is not None:
-            found.update(module.parameters())
-        elif node.op == "get_attr" and node.meta["learned"]:
-            parent, _, attribute = str(node.target).rpartition(".")
-            found.add(getattr(traced.root.get_submodule(parent), attribute))
-        pending.extend(read for read in node.all_input_nodes if not is_data(read))
-    return found
 
 
 def _shape(node: fx.Node) -> Shape:

@@ -80,10 +80,11 @@ def _traced(model: nn.Module, example: torch.Tensor, by: str | None, reference: 
     whole = fx.GraphModule(traced.root, traced.graph)
     with torch.inference_mode():
         ShapeProp(whole).propagate(example)
+    groups = _grouped(spans, by, model_name)
     if not is_chain(traced, spans):
         _verify(whole, example, reference, model_name)
-        return WholeModel(model, whole_units(traced, spans), "its units are no chain")
-    return segments(traced, _grouped(spans, by, model_name))
+        return WholeModel(model, whole_units(traced, groups), "its units are no chain")
+    return segments(traced, groups)
 
 
 def _grouped(spans: list[Span], by: str | None, model_name: str) -> list[list[Span]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import fx, nn
 
-from resprobe.structure.operations import Term, works_in_place
+from resprobe.structure.operations import Term, is_data, works_in_place
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,10 @@ class TracedModel:
         root: The module that holds the parameters.
         graph: Every operation of one forward pass that the output depends on, in order.
         calls: Every module call, in order, nested ones included.
-        dominators: For each node the nearest one that every path from the input to it passes through.
-        trunk: The nodes that every path from the input to the output passes through, from the input on.
+        dominators: For each tensor the nearest one that all of the input's influence on it passes through; sizes
+            are no influence.
+        trunk: The tensors that all of the input's influence on the output passes through, from the input on.
+        cuts: The nodes of the trunk at which the model can be cut, since the rest reads no size from before either.
         opaque: Modules that torch.fx can't follow, which the graph has as one operation each, and why it can't.
     """
 
@@ -35,6 +37,7 @@ class TracedModel:
     calls: tuple[ModuleCall, ...]
     dominators: Mapping[fx.Node, fx.Node]
     trunk: tuple[fx.Node, ...]
+    cuts: frozenset[fx.Node]
     opaque: Mapping[str, str]
 
 
@@ -103,21 +106,33 @@ def required(start: fx.Node, *ends: fx.Node) -> set[fx.Node]:
     return _required(start, list(ends), {})
 
 
+def flow(start: fx.Node, *ends: fx.Node) -> set[fx.Node]:
+    """Give the same as `required` without constants, sizes and what only they need."""
+    found: set[fx.Node] = set()
+    pending = list(ends)
+    while pending:
+        node = pending.pop()
+        if node is not start and node not in found and is_data(node):
+            found.add(node)
+            pending.extend(node.all_input_nodes)
+    return found
+
+
 def descendants(node: fx.Node) -> set[fx.Node]:
-    """Give every node that depends on a node."""
+    """Give every tensor that depends on a node, other than by its size."""
     found: set[fx.Node] = set()
     pending = [node]
     while pending:
         for user in pending.pop().users:
-            if user not in found:
+            if user not in found and is_data(user):
                 found.add(user)
                 pending.append(user)
     return found
 
 
 def between(start: fx.Node, *ends: fx.Node) -> list[fx.Node]:
-    """List the nodes on paths from one node to some others, without the first, with the last, in graph order."""
-    wanted = required(start, *ends) & descendants(start)
+    """List the tensors on paths from one node to some others, without the first, with the last, in graph order."""
+    wanted = flow(start, *ends) & descendants(start)
     return [node for node in start.graph.nodes if node in wanted]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch import fx
 
 from resprobe.structure.graphs import TracedModel, between, common_scope, is_inside, scope
-from resprobe.structure.operations import called_module, is_data
+from resprobe.structure.operations import attributes_read, called_module, is_norm
 from resprobe.structure.spans import Span
 
 
@@ -47,7 +47,8 @@ def _heaviest_part(traced: TracedModel, span: Span, parent: str) -> str:
     """Name the part of a module, one level below it, that holds most weights of the branch."""
     level = len(parent.split(".")) + 1 if parent else 1
     weights: Counter[str] = Counter()
-    for node in between(span.fork, *(term.node for term in span.branch)):
+    nodes = between(span.fork, *(term.node for term in span.branch))
+    for node in (node for node in nodes if not is_norm(traced.root, node)):
         for owner, size in _owners(traced, node):
             part = ".".join(owner.split(".")[:level])
             if part != parent:
@@ -60,13 +61,10 @@ def _owners(traced: TracedModel, node: fx.Node) -> list[tuple[str, int]]:
     module = called_module(traced.root, node)
     if module is not None:
         return [(str(node.target), sum(parameter.numel() for parameter in module.parameters() if parameter.ndim > 1))]
-    constants = [read for read in node.all_input_nodes if not is_data(read)]
-    return [(scope(node), 0), *(owner for constant in constants for owner in _constant_owners(traced, constant))]
+    return [(scope(node), 0), *(_attribute_owner(traced, read) for read in attributes_read(node))]
 
 
-def _constant_owners(traced: TracedModel, node: fx.Node) -> list[tuple[str, int]]:
-    if node.op == "get_attr":
-        parent, _, attribute = str(node.target).rpartition(".")
-        size = getattr(traced.root.get_submodule(parent), attribute).numel() if node.meta["matrix"] else 0
-        return [(parent, size)]
-    return [owner for read in node.all_input_nodes for owner in _constant_owners(traced, read)]
+def _attribute_owner(traced: TracedModel, node: fx.Node) -> tuple[str, int]:
+    parent, _, attribute = str(node.target).rpartition(".")
+    tensor = getattr(traced.root.get_submodule(parent), attribute)
+    return parent, tensor.numel() if node.meta["matrix"] else 0

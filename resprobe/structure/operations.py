@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 ADDITIONS = frozenset({"add", "iadd"})
 CONCATENATIONS = frozenset({"cat", "concat", "concatenate"})
-NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
+_NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 
 _SUBTRACTIONS = frozenset({"sub", "isub", "subtract"})
 _PRODUCTS = frozenset({"mul", "imul", "multiply"})
@@ -63,8 +63,14 @@ def called_module(root: nn.Module, node: fx.Node) -> nn.Module | None:
 
 
 def is_data(node: object) -> bool:
-    """Tell whether something is a node whose value depends on the model's input."""
+    """Tell whether something is a node whose value depends on the values of the model's input, not only on its size."""
     return isinstance(node, fx.Node) and bool(node.meta["is_data"])
+
+
+def is_size(node: fx.Node) -> bool:
+    """Tell whether a node asks for a tensor's size or type rather than its values."""
+    asks_attribute = node.target is getattr and node.args[1] in ("shape", "ndim", "dtype", "device")
+    return asks_attribute or (node.op == "call_method" and node.target in ("size", "dim", "numel", "type"))
 
 
 def works_in_place(root: nn.Module, node: fx.Node) -> bool:
@@ -114,6 +120,31 @@ def weight_depth(root: nn.Module, nodes: Iterable[fx.Node]) -> int:
     return max(depth.values(), default=0)
 
 
+def attributes_read(node: fx.Node) -> list[fx.Node]:
+    """List the nodes that fetch the parameters and buffers that an operation reads, directly or computed from."""
+    found: dict[fx.Node, None] = {}
+    pending = [read for read in node.all_input_nodes if not is_data(read)]
+    while pending:
+        read = pending.pop()
+        if read not in found:
+            found[read] = None
+            pending.extend(before for before in read.all_input_nodes if not is_data(before))
+    return [read for read in found if read.op == "get_attr"]
+
+
+def parameters_read(root: nn.Module, nodes: Iterable[fx.Node]) -> set[nn.Parameter]:
+    """Collect the parameters that some operations use, through modules or by name."""
+    found: set[nn.Parameter] = set()
+    for node in nodes:
+        module = called_module(root, node)
+        found.update(module.parameters() if module is not None else ())
+        for read in attributes_read(node):
+            parent, _, attribute = str(read.target).rpartition(".")
+            if read.meta["learned"]:
+                found.add(getattr(root.get_submodule(parent), attribute))
+    return found
+
+
 def is_activation(root: nn.Module, node: fx.Node) -> bool:
     """Tell whether a node is a nonlinearity that works element by element."""
     module = called_module(root, node)
@@ -121,6 +152,11 @@ def is_activation(root: nn.Module, node: fx.Node) -> bool:
         is_attention = isinstance(module, nn.MultiheadAttention)
         return type(module).__module__ == "torch.nn.modules.activation" and not is_attention
     return operation(node) in _ACTIVATIONS
+
+
+def is_norm(root: nn.Module, node: fx.Node) -> bool:
+    """Tell whether a node is a normalisation."""
+    return isinstance(called_module(root, node), _NORMS) or "norm" in operation(node)
 
 
 def keeps_zero(root: nn.Module, node: fx.Node) -> bool:

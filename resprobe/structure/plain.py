@@ -11,10 +11,10 @@ from resprobe.bypass import Bypass
 from resprobe.structure.graphs import TracedModel, scope
 from resprobe.structure.naming import numbered
 from resprobe.structure.operations import (
-    NORMS,
     Term,
     called_module,
     is_activation,
+    is_norm,
     is_weight_layer,
     operation,
 )
@@ -107,8 +107,7 @@ def _comes_before_weights(traced: TracedModel, home: str) -> bool:
 
 
 def _belongs(traced: TracedModel, node: fx.Node, home: str) -> bool:
-    is_norm = isinstance(called_module(traced.root, node), NORMS)
-    return scope(node) == home and (is_norm or is_activation(traced.root, node))
+    return scope(node) == home and (is_norm(traced.root, node) or is_activation(traced.root, node))
 
 
 def _bypasses(traced: TracedModel, nodes: list[fx.Node]) -> tuple[tuple[str, Bypass | None], ...]:

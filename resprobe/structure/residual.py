@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from torch import fx
 
-from resprobe.structure.graphs import TracedModel, between, is_inside, piece_graph, required, scope
+from resprobe.structure.graphs import TracedModel, between, flow, is_inside, piece_graph, required, scope
 from resprobe.structure.naming import named
 from resprobe.structure.operations import (
     CONCATENATIONS,
@@ -56,7 +56,7 @@ def residual_spans(traced: TracedModel) -> list[Span]:
 
 def is_chain(traced: TracedModel, spans: list[Span]) -> bool:
     """Tell whether every unit begins and ends where one tensor carries everything that the rest of the model needs."""
-    return all(node in traced.trunk for span in spans for node in (span.fork, span.join))
+    return all(node in traced.cuts for span in spans for node in (span.fork, span.join))
 
 
 def joins(traced: TracedModel) -> list[str]:
@@ -79,7 +79,7 @@ def _unit_at(traced: TracedModel, join: fx.Node) -> Span | None:
     if len(summands) < 2 or all(term.node is fork for term in summands):
         return None
     sides = tell_apart(traced, fork, summands)
-    if _is_read_elsewhere(fork, join, required(fork, *(term.node for term in sides.skip))):
+    if _is_read_elsewhere(fork, join, flow(fork, *(term.node for term in sides.skip))):
         return None
     if not any(is_learned(traced, node) for node in between(fork, *(term.node for term in sides.branch))):
         return None
@@ -101,7 +101,7 @@ def _unit_at(traced: TracedModel, join: fx.Node) -> Span | None:
 def _is_read_elsewhere(fork: fx.Node, join: fx.Node, shortcut: set[fx.Node]) -> bool:
     """Tell whether the branch has a way past the join; what the shortcut computes may be read by others too."""
     inside = set(between(fork, join))
-    return any(user not in inside for node in inside - shortcut - {join} for user in node.users)
+    return any(is_data(user) and user not in inside for node in inside - shortcut - {join} for user in node.users)
 
 
 def _is_summand(node: fx.Node) -> bool:
@@ -125,17 +125,18 @@ def _after_activation(traced: TracedModel, join: fx.Node) -> fx.Node:
 
 def _first_start(traced: TracedModel, span: Span) -> fx.Node:
     """Give the first unit the operations of its own module that come before its fork; the rest is the stem."""
-    position = traced.trunk.index(span.fork)
+    start, position = span.fork, traced.trunk.index(span.fork)
     while position > 0 and span.name and is_inside(scope(traced.trunk[position]), span.name):
         position -= 1
-    return traced.trunk[position]
+        start = traced.trunk[position] if traced.trunk[position] in traced.cuts else start
+    return start
 
 
 def _hooks(traced: TracedModel, span: Span, spans: list[Span]) -> HookedDeletion:
     """Find out how hooks can delete a unit: by silencing its branch, else by rerouting the module that holds it."""
-    kept = required(span.fork, *(term.node for term in span.remains))
+    kept = flow(span.fork, *(term.node for term in span.remains))
     ends = [span.gate] if span.gate is not None else [term.node for term in span.branch]
-    silenced = _all_silenced(traced, ends, kept | {span.fork})
+    silenced = _all_silenced(traced, ends, dict.fromkeys([*kept, span.fork]))
     if silenced is not None:
         return HookedDeletion(silenced=silenced)
     rerouted = _rerouted(traced, span, spans)
@@ -144,26 +145,32 @@ def _hooks(traced: TracedModel, span: Span, spans: list[Span]) -> HookedDeletion
     return HookedDeletion(problem=_problem(traced, span, ends))
 
 
-def _all_silenced(traced: TracedModel, ends: Iterable[object], kept: set[fx.Node]) -> tuple[str, ...] | None:
+_Known = dict[fx.Node, tuple[str, ...] | None]
+"""For nodes looked at so far, the modules whose zeros make them zero; None where there are none or others read them."""
+
+
+def _all_silenced(traced: TracedModel, ends: Iterable[object], known: _Known) -> tuple[str, ...] | None:
     """Name modules of the branch alone whose zeros become zeros at all of some nodes; None where there are none."""
-    found = [_silenced(traced, end, kept) for end in ends]
+    found = [_silenced(traced, end, known) for end in ends]
     if not all(found):
         return None
     return tuple(dict.fromkeys(name for names in found if names for name in names))
 
 
-def _silenced(traced: TracedModel, end: object, kept: set[fx.Node]) -> tuple[str, ...] | None:
-    if not isinstance(end, fx.Node) or not is_data(end) or end in kept:
+def _silenced(traced: TracedModel, end: object, known: _Known) -> tuple[str, ...] | None:
+    if not isinstance(end, fx.Node) or not is_data(end):
         return None
-    for name in _modules_giving(traced, end):
-        if _num_calls(traced, name) == 1:
-            return (name,)
-    if adds_up(end):
-        return _all_silenced(traced, operands(end), kept)
-    if not keeps_zero(traced.root, end):
-        return None
-    candidates = [_silenced(traced, read, kept) for read in end.all_input_nodes]
-    return next((names for names in candidates if names is not None), None)
+    if end not in known:
+        own = [name for name in _modules_giving(traced, end) if _num_calls(traced, name) == 1]
+        known[end] = None
+        if own:
+            known[end] = (own[0],)
+        elif adds_up(end):
+            known[end] = _all_silenced(traced, operands(end), known)
+        elif keeps_zero(traced.root, end):
+            candidates = [_silenced(traced, read, known) for read in end.all_input_nodes]
+            known[end] = next((names for names in candidates if names is not None), None)
+    return known[end]
 
 
 def _rerouted(traced: TracedModel, span: Span, spans: list[Span]) -> tuple[str, fx.Graph] | None:

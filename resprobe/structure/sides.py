@@ -13,6 +13,7 @@ from resprobe.structure.operations import (
     factors,
     is_complement,
     is_data,
+    parameters_read,
     weight_depth,
     weight_layers,
 )
@@ -104,6 +105,5 @@ def _weight(traced: TracedModel, fork: fx.Node, end: fx.Node) -> tuple[int, int]
     if end is fork:
         return (0, 0)
     nodes = between(fork, end)
-    modules = {module for node in nodes if (module := called_module(traced.root, node)) is not None}
-    numbers = sum(parameter.numel() for module in modules for parameter in module.parameters())
+    numbers = sum(parameter.numel() for parameter in parameters_read(traced.root, nodes))
     return weight_layers(traced.root, nodes), numbers

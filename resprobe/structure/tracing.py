@@ -10,8 +10,8 @@ from torch import fx, nn
 from torch.nn.modules.conv import _ConvNd
 
 from resprobe.errors import ResprobeError
-from resprobe.structure.graphs import ModuleCall, TracedModel, descendants
-from resprobe.structure.operations import works_in_place
+from resprobe.structure.graphs import ModuleCall, TracedModel
+from resprobe.structure.operations import is_data, is_size, works_in_place
 
 
 def private_copy(model: nn.Module) -> nn.Module:
@@ -51,7 +51,7 @@ def trace(model: nn.Module) -> TracedModel:
     """Record the operations of a model's forward pass and find its trunk.
 
     The trunk is the chain of dominators of the output: a point of it carries everything that the rest of the
-    model needs, so the model can be cut there. Arguments after the first keep their defaults.
+    model needs, except for sizes that it may have read before. Arguments after the first keep their defaults.
 
     Args:
         model: A module with one tensor input and one tensor output, in the mode in which it is to run.
@@ -81,9 +81,11 @@ def trace(model: nn.Module) -> TracedModel:
     _drop_unused(graph)
     kept = set(graph.nodes)
     calls = tuple(call for call in tracer.calls if call.output in kept)
-    dominators = _dominators(graph, source)
-    trunk = _trunk(graph, source, dominators, type(model).__name__)
-    return TracedModel(model, graph, calls, dominators, trunk, opaque)
+    output = _output(graph, source, type(model).__name__)
+    dominators = _dominators(graph, source, with_sizes=False)
+    trunk = _trunk(source, output, dominators)
+    cuts = frozenset(_trunk(source, output, _dominators(graph, source, with_sizes=True))) & set(trunk)
+    return TracedModel(model, graph, calls, dominators, trunk, cuts, opaque)
 
 
 def _copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
@@ -182,12 +184,12 @@ def _of_one_argument(model: nn.Module) -> Iterator[None]:
 
 def _mark(root: nn.Module, graph: fx.Graph, source: fx.Node) -> None:
     """Note at each node whether it depends on the input, and what it reads of the model's parameters."""
-    data = {source} | descendants(source)
     for node in graph.nodes:
-        node.meta["is_data"] = node in data
+        reads_data = any(is_data(read) for read in node.all_input_nodes)
+        node.meta["is_data"] = node is source or (reads_data and not is_size(node))
         parameters = [_parameter(root, str(node.target))] if node.op == "get_attr" else []
         found = [parameter for parameter in parameters if parameter is not None]
-        constants = [read for read in node.all_input_nodes if read not in data]
+        constants = [read for read in node.all_input_nodes if not is_data(read)]
         node.meta["learned"] = bool(found) or any(read.meta["learned"] for read in constants)
         node.meta["matrix"] = any(p.ndim > 1 for p in found) or any(read.meta["matrix"] for read in constants)
 
@@ -215,21 +217,27 @@ def _drop_unused(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _dominators(graph: fx.Graph, source: fx.Node) -> dict[fx.Node, fx.Node]:
-    structure = nx.DiGraph((parent, node) for node in graph.nodes for parent in node.all_input_nodes)
+def _dominators(graph: fx.Graph, source: fx.Node, *, with_sizes: bool) -> dict[fx.Node, fx.Node]:
+    structure = nx.DiGraph()
     structure.add_node(source)
+    for node in graph.nodes:
+        reads = [read for read in node.all_input_nodes if with_sizes or (is_data(read) and is_data(node))]
+        structure.add_edges_from((read, node) for read in reads)
     return dict(nx.immediate_dominators(structure, source))
 
 
-def _trunk(
-    graph: fx.Graph, source: fx.Node, dominators: dict[fx.Node, fx.Node], model_name: str
-) -> tuple[fx.Node, ...]:
+def _output(graph: fx.Graph, source: fx.Node, model_name: str) -> fx.Node:
     output = next(node for node in graph.nodes if node.op == "output").args[0]
-    if not isinstance(output, fx.Node) or output not in dominators or output is source:
+    if not is_data(output) or output is source:
         raise ResprobeError(
             f"model {model_name}: expected one tensor of logits as output, got {output}; "
             "wrap the model in a module that returns the logits alone"
         )
+    assert isinstance(output, fx.Node)
+    return output
+
+
+def _trunk(source: fx.Node, output: fx.Node, dominators: dict[fx.Node, fx.Node]) -> tuple[fx.Node, ...]:
     trunk = [output]
     while trunk[-1] is not source:
         trunk.append(dominators[trunk[-1]])
