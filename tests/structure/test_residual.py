@@ -124,6 +124,14 @@ class TestShortcutKinds:
         found = assert_deletions_agree(net.eval(), lambda block, x: block.norm(x))
         assert (found.units[0].shortcut, found.units[0].branch_layers) == ("identity", 3)
 
+    def test_pooling_with_learned_scales(self):
+        def written(s, x):
+            return s.none(x) + s.weight * (s.pool(s.norm(x)) - s.norm(x))
+
+        net = Net(Sum(written, none=nn.Identity(), norm=nn.LayerNorm(6), pool=nn.AvgPool1d(3, 1, 1)))
+        (unit,) = assert_deletions_agree(net, lambda block, x: x).units
+        assert (unit.shortcut, unit.branch_layers) == ("identity", 0)
+
     def test_projection(self):
         net = Net(Sum(lambda s, x: s.p(x) + s.g(torch.relu(s.f(x))), f=layer(), g=layer(), p=layer()))
         found = assert_deletions_agree(net, lambda block, x: block.p(x))
@@ -261,6 +269,47 @@ class TestOffTheTrunk:
             ResprobeError, match="expected a model that is a chain of units, got Sized, where its units"
         ):
             resprobe.reorder(sized, batches, num_swaps=[1], draws=1)
+
+    def test_sizes_hide_no_unit(self):
+        """A unit whose branch reads the size of a tensor from before the unit, as windowed attention does."""
+
+        def windowed(s, x):
+            batch, features = x.shape
+            x = x + s.position(x)
+            windows = torch.tanh(s.norm(x).view(batch * 2, features // 2))
+            return x + s.attention(windows.view(batch, features))
+
+        def block():
+            return Sum(windowed, position=layer(), norm=nn.LayerNorm(6), attention=layer())
+
+        net = Net(block(), block()).eval()
+        found = find(net, EXAMPLE)
+        assert isinstance(found, WholeModel)
+        assert [(unit.name, unit.status) for unit in found.units] == [
+            (f"blocks.{index}.{part}", "ok") for index in (0, 1) for part in ("position", "attention")
+        ]
+        with torch.inference_mode():
+            x = net.stem(EXAMPLE)
+            expected = net.head(net.blocks[1](x + net.blocks[0].position(x)))
+            torch.testing.assert_close(found.forward(EXAMPLE, deleted=[1]), expected)
+            torch.testing.assert_close(found.forward(EXAMPLE[:2], deleted=[1]), expected[:2])
+
+    def test_sizes_leave_a_plain_net_plain(self):
+        class Flattened(Net):
+            def forward(self, x):
+                return super().forward(x).view(x.shape[0], -1)
+
+        layers = [layer(), nn.ReLU(), layer(), nn.ReLU()]
+        net = Flattened(*layers)
+        found = find(net, EXAMPLE)
+        assert isinstance(found, WholeModel)
+        assert [(unit.name, unit.kind, unit.status) for unit in found.units] == [
+            ("blocks.0", "plain", "ok"),
+            ("blocks.2", "plain", "ok"),
+        ]
+        with torch.inference_mode():
+            expected = net.head(torch.relu(layers[2](net.stem(EXAMPLE))))
+            torch.testing.assert_close(found.forward(EXAMPLE, deleted=[0]), expected)
 
     def test_what_hooks_cannot_reach_has_a_reason(self):
         class Flat(UNet):
