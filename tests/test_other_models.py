@@ -27,7 +27,6 @@ RESIDUAL = {
         *(32, 24, "encoder.layers.encoder_layer_0.self_attention"),
         "encoder.layers.encoder_layer_11.mlp",
     ),
-    "swin_t": (32, 24, "features.1.0.attn", "features.7.1.mlp"),
     "timm:resnet50d": (32, 16, "layer1.0", "layer4.2"),
     "timm:resnetv2_50": (32, 16, "stages.0.blocks.0", "stages.3.blocks.2"),
     "timm:seresnet50": (32, 16, "layer1.0", "layer4.2"),
@@ -65,12 +64,13 @@ def build(name, size):
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.reset_running_stats()
             module.momentum = None
-        if hasattr(module, "relative_position_index"):
-            module.define_relative_position_index()
+    # a prime number of random numbers over and over is random enough, and quick for large layers
+    noise = torch.rand(1_000_003, generator=generator) * 2 - 1
     for parameter in model.parameters():
         if parameter.ndim > 1 and parameter.shape[1] > 1:
             limit = (6 / parameter[0].numel()) ** 0.5
-            parameter.data.uniform_(-limit, limit, generator=generator)
+            repeats = parameter.numel() // len(noise) + 1
+            parameter.data.copy_(noise.repeat(repeats)[: parameter.numel()].view_as(parameter)).mul_(limit)
         else:
             parameter.data.uniform_(0.3, 1, generator=generator)
     with torch.no_grad():
