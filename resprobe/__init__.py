@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from resprobe.loading import Checkpoint, load
     from resprobe.networks import Architecture, build, parse_architecture
     from resprobe.probes import lesion, lesion_curve, reorder
+    from resprobe.segments import Segments, Unit, WholeModel
     from resprobe.training import Recipe, default_recipe, train
-    from resprobe.units import Segments, Unit
 
 _HOME = {
     # opening checkpoints and data
@@ -39,8 +39,9 @@ _HOME = {
     "parse_architecture": "resprobe.networks",
     "train": "resprobe.training",
     # what a model consists of
-    "Segments": "resprobe.units",
-    "Unit": "resprobe.units",
+    "Segments": "resprobe.segments",
+    "Unit": "resprobe.segments",
+    "WholeModel": "resprobe.segments",
     # bad input
     "ResprobeError": "resprobe.errors",
 }
@@ -58,6 +59,7 @@ __all__ = [
     "ResprobeError",
     "Segments",
     "Unit",
+    "WholeModel",
     "build",
     "default_recipe",
     "deleted",

@@ -28,6 +28,26 @@ class Bypass(nn.Module):
         self.before = new_channels // 2
         self.after = new_channels - new_channels // 2
 
+    @classmethod
+    def between(cls, before: Sequence[int], after: Sequence[int]) -> "Bypass | None":
+        """Fit a bypass to the shapes of one image's activations.
+
+        Args:
+            before: Shape of the input, such as `(C, H, W)`.
+            after: Shape of the output.
+
+        Returns:
+            The bypass, or None where none leads from the one to the other.
+        """
+        if tuple(before) == tuple(after):
+            return cls(1, 0)
+        if len(before) != 3 or len(after) != 3 or after[0] < before[0] or 0 in after:
+            return None
+        stride = [round(old / new) for old, new in zip(before[1:], after[1:], strict=True)]
+        if any(-(-old // max(step, 1)) != new for old, new, step in zip(before[1:], after[1:], stride, strict=True)):
+            return None
+        return cls(stride, after[0] - before[0])
+
     @property
     def is_identity(self) -> bool:
         """Whether the input is passed on as it is."""

@@ -3,7 +3,7 @@ import torch
 from torch import fx, nn
 
 from resprobe.folding import fold
-from resprobe.tracing import private_copy, trace
+from resprobe.structure.tracing import private_copy, trace
 from resprobe.units import find
 
 IMAGES = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -28,6 +28,48 @@ def run_without(net, gone):
         return net.linear(x.mean((2, 3)))
 
 
+class FunctionalBlock(nn.Module):
+    """A residual unit whose branch ends in no module."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.weight = nn.Parameter(torch.rand(8, 8))
+
+    def forward(self, x):
+        x = self.norm(x)
+        return torch.sigmoid(x + F.linear(x, self.weight).cos())
+
+
+class TestReroutedModules:
+    @pytest.fixture
+    def net(self):
+        torch.manual_seed(0)
+        blocks = [FunctionalBlock(), FunctionalBlock()]
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), *blocks, nn.Linear(8, 4))
+        net(IMAGES)
+        return net.eval()
+
+    def test_equals_a_forward_pass_by_hand(self, net):
+        with torch.inference_mode(), resprobe.deleted(net, ["2"]):
+            x = torch.sigmoid(net[2].norm(net[1](IMAGES.flatten(1))))
+            torch.testing.assert_close(net(IMAGES), net[4](net[3](x)))
+            with resprobe.deleted(net, ["3"]):
+                torch.testing.assert_close(net(IMAGES), net[4](torch.sigmoid(net[3].norm(x))))
+        assert num_hooks(net) == 0
+
+    def test_gradients_reach_the_models_own_parameters(self, net):
+        with resprobe.deleted(net, ["2"]):
+            net(IMAGES).sum().backward()
+        assert net[2].weight.grad is None
+        assert net[2].norm.weight.grad.abs().max() > 0
+
+    def test_hooks_go_after_an_exception(self, net):
+        with pytest.raises(RuntimeError, match="shapes"), resprobe.deleted(net, ["2", "3"]):
+            net(IMAGES[:, :, 1:])
+        assert num_hooks(net) == 0
+
+
 class TestDeleted:
     @pytest.mark.parametrize("name", ["resnet20", "plain20"])
     @pytest.mark.parametrize("gone", [[], ["layer1.2"], ["layer2.0"], ["layer1.0", "layer3.0", "layer3.2"]])
@@ -104,6 +146,12 @@ class TestDeleted:
             resprobe.deleted(make_net("preplain20"), ["layer1.1.conv1"]),
         ):
             pass
+
+    def test_bypass_of_an_activation_in_place_gives_what_came_in(self):
+        first, second = nn.Linear(64, 8), nn.Linear(8, 8)
+        net = nn.Sequential(nn.Flatten(), first, second, nn.ReLU(inplace=True), nn.Linear(8, 4))
+        with torch.inference_mode(), resprobe.deleted(net, ["2"]):
+            torch.testing.assert_close(net(IMAGES), net[4](first(IMAGES.flatten(1))))
 
     def test_layer_without_a_bypass(self):
         net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))

@@ -21,7 +21,7 @@ from resprobe.probes.reporting import (
     unit_coordinates,
 )
 from resprobe.probes.scoring import Progress, Scores, fast_segments, score
-from resprobe.units import Unit, find
+from resprobe.units import find
 
 REFERENCES = "Veit, Wilber, Belongie 2016, arXiv 1605.06431"
 
@@ -31,6 +31,7 @@ def lesion(
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     *,
     units: Sequence[str] | None = None,
+    shortcut: str | None = None,
     by: str | None = None,
     precision: str = "float32",
     per_image: bool = False,
@@ -46,7 +47,9 @@ def lesion(
     Args:
         model: Maps images `(B, C, H, W)` to logits `(B, classes)`; it is not touched.
         batches: Normalised images and class indices `(B,)`, such as an `ImageData` or a DataLoader; read once.
-        units: Names of the units to delete; all by default.
+        units: Names of the units to delete; all by default. With `shortcut`, the modules that are the units.
+        shortcut: For a model whose structure torch.fx can't read: what the caller knows of the modules in `units`,
+            `identity`, `pad`, `outside` or `none`, as in `resprobe.units.find`.
         by: For nets without shortcuts, `layer` (default) or `block`.
         precision: `float32`, `float64`, or `bfloat16`, which is faster and can move errors by half a point.
         per_image: Also give `correct` and `image_loss` of every image.
@@ -74,7 +77,7 @@ def lesion(
         3
     """
     data = CheckedBatches(batches, device_of(model))
-    segments = find(model, data.example, by=by)
+    segments = find(model, data.example, by=by, units=units if shortcut else None, shortcut=shortcut)
     chosen = segments.select(units) if units is not None else list(range(len(segments.units)))
     deletable = [index for index in chosen if segments.units[index].status == "ok"]
     num_units = len(segments.units)
@@ -100,7 +103,7 @@ def lesion(
         coords,
         title="Error after the deletion of single units",
         references=REFERENCES,
-        options={"units": units, "by": by, "precision": precision, "per_image": per_image},
+        options={"units": units, "by": by, "precision": precision, "per_image": per_image, **_given(shortcut=shortcut)},
         provenance=provenance,
         data=data,
     )
@@ -113,6 +116,8 @@ def lesion_curve(
     num_deleted: Sequence[int],
     draws: int = 30,
     seed: int = 0,
+    units: Sequence[str] | None = None,
+    shortcut: str | None = None,
     by: str | None = None,
     precision: str = "float32",
     provenance: Mapping[str, Any] | None = None,
@@ -126,6 +131,8 @@ def lesion_curve(
         num_deleted: Sizes of the lesions, from 0 to the number of units that can be deleted.
         draws: Random sets of units per size; each is drawn from `seed`, the size and its own number alone.
         seed: Seed of the draws.
+        units: Names of the units that may be drawn; all by default. With `shortcut`, the modules that are the units.
+        shortcut: As in `lesion`.
         by: As in `lesion`.
         precision: As in `lesion`.
         provenance: As in `lesion`.
@@ -142,8 +149,10 @@ def lesion_curve(
         Veit, Wilber, Belongie 2016 (arXiv 1605.06431), section 4.2.
     """
     data = CheckedBatches(batches, device_of(model))
-    segments = find(model, data.example, by=by)
-    deleted = _draw_deletions(segments.units, num_deleted, draws, seed)
+    segments = find(model, data.example, by=by, units=units if shortcut else None, shortcut=shortcut)
+    chosen = segments.select(units) if units is not None else range(len(segments.units))
+    deletable = [index for index in chosen if segments.units[index].status == "ok"]
+    deleted = _draw_deletions(len(segments.units), sorted(deletable), num_deleted, draws, seed)
     num_units = len(segments.units)
     drawn = deleted.reshape(-1, num_units)
     plans = [intact(num_units), *(deleting(num_units, np.flatnonzero(row).tolist()) for row in drawn)]
@@ -164,10 +173,16 @@ def lesion_curve(
             "seed": seed,
             "by": by,
             "precision": precision,
+            **_given(units=units, shortcut=shortcut),
         },
         provenance=provenance,
         data=data,
     )
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Keep options that have a value: those that were left out are no part of a result's fingerprint."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _lesion_variables(scores: Scores, rows: list[int], num_units: int) -> dict[str, Any]:
@@ -193,11 +208,12 @@ def _image_variables(scores: Scores, rows: list[int], num_units: int) -> dict[st
     return {"correct": (("unit", "image"), correct), "image_loss": (("unit", "image"), image_loss)}
 
 
-def _draw_deletions(units: Sequence[Unit], num_deleted: Sequence[int], draws: int, seed: int) -> npt.NDArray[np.bool_]:
+def _draw_deletions(
+    num_units: int, deletable: Sequence[int], num_deleted: Sequence[int], draws: int, seed: int
+) -> npt.NDArray[np.bool_]:
     """Draw sets of units that can be deleted: bool `(sizes, draws, units)`."""
-    deletable = np.flatnonzero([unit.status == "ok" for unit in units])
     check_sizes("num_deleted", num_deleted, len(deletable), draws)
-    deleted = np.zeros((len(num_deleted), draws, len(units)), bool)
+    deleted = np.zeros((len(num_deleted), draws, num_units), bool)
     for row, size in enumerate(num_deleted):
         for draw in range(draws):
             # a generator of its own for each draw: more sizes or draws leave the earlier ones as they were

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from resprobe.units import Segments
+from resprobe.segments import Segments, WholeModel
 
 Step = tuple[int, bool]
 """A unit's position in the model, and whether it is kept (True) or deleted (False)."""
@@ -25,23 +25,26 @@ def deleting(num_units: int, deleted: Sequence[int]) -> Plan:
 
 
 def run_plans(
-    segments: Segments, plans: Sequence[Plan], images: torch.Tensor
+    segments: Segments | WholeModel, plans: Sequence[Plan], images: torch.Tensor
 ) -> Iterator[tuple[list[int], torch.Tensor]]:
     """Run every plan on one batch.
 
     Plans that begin with the same steps share their activations up to where they part, so deleting each of n units
     once costs (n + 1) / 2 + 1 forward passes instead of n + 1. At most one activation is held for every point at
-    which plans part on the way to the current one.
+    which plans part on the way to the current one. A model that was not cut is run as a whole for each plan.
 
     Args:
-        segments: The model's segments.
+        segments: The model's segments, or the whole model; that one can't change the order of its units.
         plans: What to run; each is a sequence of steps of equal length.
         images: One batch, `(N, C, H, W)`.
 
     Yields:
         Positions of plans that are one and the same, and their logits `(N, classes)`.
     """
-    yield from _run(segments, plans, list(range(len(plans))), 0, segments.stem(images))
+    if isinstance(segments, WholeModel):
+        yield from _run_whole(segments, plans, images)
+    else:
+        yield from _run(segments, plans, list(range(len(plans))), 0, segments.stem(images))
 
 
 def _run(
@@ -63,3 +66,13 @@ def _run(
 def _take(segments: Segments, step: Step, x: torch.Tensor) -> torch.Tensor:
     index, kept = step
     return segments.units[index].forward(x) if kept else segments.units[index].forward_deleted(x)
+
+
+def _run_whole(
+    model: WholeModel, plans: Sequence[Plan], images: torch.Tensor
+) -> Iterator[tuple[list[int], torch.Tensor]]:
+    members: dict[Plan, list[int]] = {}
+    for position, plan in enumerate(plans):
+        members.setdefault(plan, []).append(position)
+    for plan, positions in members.items():
+        yield positions, model.forward(images, deleted=[index for index, kept in plan if not kept])

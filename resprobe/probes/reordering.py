@@ -23,7 +23,8 @@ from resprobe.probes.reporting import (
     unit_coordinates,
 )
 from resprobe.probes.scoring import Progress, fast_segments, score
-from resprobe.units import Unit, find
+from resprobe.segments import Unit, WholeModel
+from resprobe.units import find
 
 
 def reorder(
@@ -67,6 +68,11 @@ def reorder(
     """
     data = CheckedBatches(batches, device_of(model))
     segments = find(model, data.example, by=by)
+    if isinstance(segments, WholeModel):
+        raise ResprobeError(
+            f"reorder: expected a model that is a chain of units, got {type(model).__name__}, where "
+            f"{segments.reason}; delete its units with lesion instead"
+        )
     check_sizes("num_swaps", num_swaps, 1_000_000, draws)
     order = _draw_orders(segments.units, num_swaps, draws, seed)
     num_units = len(segments.units)

@@ -10,7 +10,7 @@ from resprobe.errors import ResprobeError
 from resprobe.probes.batches import CheckedBatches
 from resprobe.probes.scoring import Scores
 from resprobe.results import label, make_attrs
-from resprobe.units import Unit
+from resprobe.segments import Unit
 
 
 def report(

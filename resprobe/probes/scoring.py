@@ -14,7 +14,7 @@ from resprobe.errors import ResprobeError
 from resprobe.folding import fold
 from resprobe.probes.batches import CheckedBatches, check_labels
 from resprobe.probes.prefix_sharing import Plan, run_plans
-from resprobe.units import Segments
+from resprobe.segments import Segments, WholeModel
 
 Progress = Callable[[int, int | None], None]
 """Called with what is done and the total (None where unknown), both in images times versions of the model."""
@@ -61,11 +61,11 @@ class Scores:
         return 1 - self.num_correct / self.num_images
 
 
-def fast_segments(segments: Segments, precision: str) -> Segments:
+def fast_segments(segments: Segments | WholeModel, precision: str) -> Segments | WholeModel:
     """Prepare segments for speed: batch normalisation folded, convolutions in channels_last memory format.
 
     Args:
-        segments: The model's segments; their modules are changed.
+        segments: The model's segments, or the whole model, which stays unfolded; their modules are changed.
         precision: `float32`, `float64` or `bfloat16`.
 
     Returns:
@@ -79,7 +79,7 @@ def fast_segments(segments: Segments, precision: str) -> Segments:
 
 
 def score(
-    segments: Segments,
+    segments: Segments | WholeModel,
     plans: Sequence[Plan],
     batches: CheckedBatches,
     *,
