@@ -1,0 +1,83 @@
+"""Tells from its first bytes what kind of file a checkpoint is, before anything reads it."""
+
+import string
+import zipfile
+from pathlib import Path
+
+from resprobe.errors import ResprobeError
+
+SAVE_AGAIN = "save the network again with torch.save(model.state_dict(), FILE)"
+_HEAD_BYTES = 512
+_OTHER_KINDS = (
+    (b"\x1f\x8b", "a gzip archive", "unpack it"),
+    (b"BZh", "a bzip2 archive", "unpack it"),
+    (b"\xfd7zXZ", "an xz archive", "unpack it"),
+    (b"7z\xbc\xaf", "a 7z archive", "unpack it"),
+    (b"\x89HDF", "an HDF5 file (Keras?)", SAVE_AGAIN),
+    (b"\x93NUMPY", "a NumPy array", SAVE_AGAIN),
+    (b"GGUF", "a GGUF file", SAVE_AGAIN),
+    (b"\x89PNG", "an image", "choose the checkpoint"),
+    (b"\xff\xd8\xff", "an image", "choose the checkpoint"),
+)
+
+
+def sniff(path: Path) -> str:
+    """Tell the formats apart that can be read.
+
+    Args:
+        path: A file.
+
+    Returns:
+        `zip`, `pickle` (files of PyTorch before 1.6) or `safetensors`.
+
+    Raises:
+        ResprobeError: If it is something else, empty or incomplete: what it is, and what to do.
+    """
+    with path.open("rb") as stream:
+        head = stream.read(_HEAD_BYTES)
+    if not head:
+        raise _refusal(path, "an empty file", "download or copy it again")
+    if head.startswith(b"PK"):
+        return _sniff_zip(path)
+    if head.startswith(b"\x80"):
+        return "pickle"
+    if _is_safetensors(head):
+        return "safetensors"
+    text = head.lstrip()[:_HEAD_BYTES].lower()
+    if text.startswith(b"version https://git-lfs"):
+        raise _refusal(path, "a Git LFS pointer", "fetch the file itself with git lfs pull")
+    if text.startswith(b"<"):
+        raise _refusal(path, "a web page or XML", "download the file itself, not the page that shows it")
+    for start, what, action in _OTHER_KINDS:
+        if head.startswith(start):
+            raise _refusal(path, what, action)
+    if head[257:262] == b"ustar":
+        raise _refusal(path, "a tar archive", "unpack it, or open it with the PyTorch that wrote it and save it again")
+    if all(chr(byte) in string.printable for byte in head):
+        raise _refusal(path, "a text file", "check that it is the checkpoint and not a message about it")
+    raise _refusal(path, "a file of an unknown kind", "check that it is one and that it is complete")
+
+
+def _sniff_zip(path: Path) -> str:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise _refusal(path, "an incomplete or damaged zip archive", "download or copy it again") from error
+    inner = {name.partition("/")[2] or name for name in names}
+    if "constants.pkl" in inner or any(name.startswith("code/") for name in inner):
+        raise _refusal(path, "a TorchScript archive, which holds a program", f"load it with torch.jit.load and {SAVE_AGAIN}")
+    if "data.pkl" in inner:
+        return "zip"
+    if any(name.endswith(".npy") for name in names):
+        raise _refusal(path, "a NumPy archive", "give it as --data npz:FILE if it holds images")
+    raise _refusal(path, "a zip archive without a checkpoint in it", "unpack it")
+
+
+def _is_safetensors(head: bytes) -> bool:
+    length = int.from_bytes(head[:8], "little")
+    return len(head) > 8 and head[8:9] == b"{" and 2 <= length
+
+
+def _refusal(path: Path, got: str, action: str) -> ResprobeError:
+    return ResprobeError(f"{path}: expected a checkpoint, got {got}; {action}")
