@@ -98,7 +98,9 @@ def read_block(name: str, modules: Sequence[StoredModule], in_channels: int) -> 
     convolutions = _chain([module for module in branch if module.kind == "convolution"], in_channels)
     if convolutions is None:
         shapes = ", ".join(str(module.shape) for module in branch if module.kind == "convolution")
-        raise NotRecognised(f"the convolutions of block {name} don't follow one another: {in_channels} channels, {shapes}")
+        raise NotRecognised(
+            f"the convolutions of block {name} don't follow one another: {in_channels} channels, {shapes}"
+        )
     norms = [Norm(module.name, module.shape[0], module.has_bias) for module in branch if module.kind == "norm"]
     projection, projection_norm = _projection(name, by_name, in_channels, convolutions[-1].out_channels)
     return BlockPlan(
@@ -142,7 +144,9 @@ def _chain(modules: Sequence[StoredModule], in_channels: int) -> list[Convolutio
             return None
         height, width = kernel
         chain.append(
-            Convolution(module.name, in_channels, out_channels, (height, width), groups=groups, has_bias=module.has_bias)
+            Convolution(
+                module.name, in_channels, out_channels, (height, width), groups=groups, has_bias=module.has_bias
+            )
         )
         in_channels = out_channels
     return chain or None

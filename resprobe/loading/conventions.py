@@ -45,7 +45,9 @@ BLOCKS = (
     Naming(r"(stage|group|block|conv|res)_?#\.(#|(block|unit|layer)_?#)", "hysts, ehanw"),
     Naming(r"conv#_x\.#", "weiaicunzai"),
     Naming(r"(block|group|stage)_?#\.(layers?|blocks?)\.#", "xternalz, d2l"),
-    Naming(r"(\w+\.)*(stages?|layers?|groups?|blocks?)\.#(\.(layers?|blocks?|#)(\.#)?)?", "timm, HuggingFace, flat lists"),
+    Naming(
+        r"(\w+\.)*(stages?|layers?|groups?|blocks?)\.#(\.(layers?|blocks?|#)(\.#)?)?", "timm, HuggingFace, flat lists"
+    ),
     Naming(r"(first|second|third|fourth)_block\.(residual_block\.#|final_block)", "fattorib"),
     Naming(r"#\.#", "torchvision's children in a Sequential"),
 )
@@ -53,7 +55,9 @@ INSIDES = (
     Naming(r"(conv|bn|norm|bnorm|batch_?norm)_?#", "torchvision, hysts, ehanw, timm"),
     Naming(r"conv_?#\.#", "convolution and normalisation in a Sequential"),
     Naming(r"(conv|bn|norm)_?#\.(conv|bn|norm)", "convolution and normalisation in a module"),
-    Naming(r"(residual_function|residual|f|left|block|net|body|branch|main|convs?|layers?|conv_block)\.#", "Sequential"),
+    Naming(
+        r"(residual_function|residual|f|left|block|net|body|branch|main|convs?|layers?|conv_block)\.#", "Sequential"
+    ),
     Naming(r"layer\.#\.(convolution|normalization)", "HuggingFace"),
     Naming(r"#", "the block is a Sequential itself"),
 )
@@ -70,7 +74,10 @@ SHORTCUTS = (
 HEADS = (
     Naming(r"(fc|linear|classifier|head|output|out|logits?|dense)_?#?", "most"),
     Naming(r"(fc|linear|classifier|head|output)\.(#|fc|linear)", "HuggingFace, timm resnetv2, MMPretrain"),
-    Naming(r"(bn|norm|final_?bn|bn_?final|bn_?last|last_?bn|norm_final|post_?bn)_?#?", "normalisation of pre-activation nets"),
+    Naming(
+        r"(bn|norm|final_?bn|bn_?final|bn_?last|last_?bn|norm_final|post_?bn)_?#?",
+        "normalisation of pre-activation nets",
+    ),
 )
 
 SHORTCUT_NAME = re.compile(

@@ -72,9 +72,7 @@ def _build(arch: str, options: dict[str, Any]) -> nn.Module:
     try:
         models = import_module("torchvision.models" if library == "torchvision" else "timm")
     except ImportError as error:
-        raise ResprobeError(
-            f"arch {arch}: expected the package {library}, got none; pip install {library}"
-        ) from error
+        raise ResprobeError(f"arch {arch}: expected the package {library}, got none; pip install {library}") from error
     known = models.list_models()
     if name not in known:
         raise ResprobeError(unknown_name(f"arch {library}", name, known))

@@ -111,7 +111,9 @@ def _blocks(layout: Layout, in_channels: int) -> list[BlockPlan]:
         in_channels = block.out_channels
     kinds = {(len(block.convolutions), len(block.norms)) for block in blocks}
     if len(kinds) > 1:
-        counts = " and ".join(f"{convolutions} convolutions with {norms} norms" for convolutions, norms in sorted(kinds))
+        counts = " and ".join(
+            f"{convolutions} convolutions with {norms} norms" for convolutions, norms in sorted(kinds)
+        )
         raise NotRecognised(f"the blocks are not alike: {counts}")
     return blocks
 

@@ -56,9 +56,7 @@ def choose_state(file: CheckpointFile, name: str | None = None) -> ChosenState:
     """
     candidates = dict(_candidates(file.content))
     if not candidates:
-        raise ResprobeError(
-            f"{file.path}: expected a state_dict, got {_description(file.content)}; {SAVE_AGAIN}"
-        )
+        raise ResprobeError(f"{file.path}: expected a state_dict, got {_description(file.content)}; {SAVE_AGAIN}")
     if name is None:
         name = min(candidates, key=_rank)
     if name not in candidates:
@@ -154,7 +152,9 @@ def _check(file: CheckpointFile, key: str, tensor: torch.Tensor, size: int) -> N
     """Refuse a tensor that can't belong to a network of ours."""
     start = f"{file.path}: {key}:"
     if tensor.is_quantized:
-        raise ResprobeError(f"{start} expected a float tensor, got a quantised one; save the network before quantisation")
+        raise ResprobeError(
+            f"{start} expected a float tensor, got a quantised one; save the network before quantisation"
+        )
     if tensor.layout is not torch.strided or tensor.is_meta:
         raise ResprobeError(f"{start} expected a dense tensor, got {tensor.layout} on {tensor.device}; {SAVE_AGAIN}")
     if tensor.numel() * tensor.element_size() > size:

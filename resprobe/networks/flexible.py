@@ -33,13 +33,16 @@ class FlexibleBlock(nn.Module):
         projection = (plan.projection, plan.projection_norm)
         self._projection = [part.name[start:] for part in projection if part is not None]
         self._plan, self._choices = plan, choices
-        self._preactivates_shortcut = choices.preactivation and {
-            "raw": False,
-            "projections": plan.projection is not None,
-            "firsts": is_first,
-            "first": is_first_of_all,
-            "all": True,
-        }[choices.shortcut_input]
+        self._preactivates_shortcut = (
+            choices.preactivation
+            and {
+                "raw": False,
+                "projections": plan.projection is not None,
+                "firsts": is_first,
+                "first": is_first_of_all,
+                "all": True,
+            }[choices.shortcut_input]
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, in_channels, H, W) to (N, out_channels, H', W'), H' = ceil(H / stride).
