@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from resprobe import data, plots, results, units
     from resprobe.data import ImageData, Normalisation, open_data
     from resprobe.errors import ResprobeError
     from resprobe.hooks import deleted
@@ -45,6 +46,10 @@ _HOME = {
 }
 
 __all__ = [
+    "data",
+    "plots",
+    "results",
+    "units",
     "Architecture",
     "Checkpoint",
     "ImageData",
@@ -66,8 +71,14 @@ __all__ = [
 ]
 
 
+# reached as resprobe.results.open, resprobe.plots.lesion, resprobe.units.find
+_MODULES = ("data", "plots", "results", "units")
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
+    if name in _MODULES:
+        return import_module(f"resprobe.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'resprobe' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)
@@ -76,4 +87,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -50,7 +50,10 @@ def lesion(
     by: By = None,
     per_image: Annotated[bool, typer.Option("--per-image", help="Also keep the result of each image.")] = False,
 ) -> None:
-    """Delete each residual unit (or plain layer) once and measure the error."""
+    """Measure the error after each unit is deleted.
+
+    A unit is a residual unit, or in a net without shortcuts a layer (or a block, with --by block).
+    """
     options = {"units": unit or None, "by": by, "per_image": per_image}
     _analyse("lesion", "lesion", options, common)
 
@@ -66,7 +69,7 @@ def lesion_curve(
     seed: Seed = 0,
     by: By = None,
 ) -> None:
-    """Delete several random units at once and measure the error."""
+    """Measure the error after random units are deleted."""
     sizes = _sizes("num-deleted", num_deleted)
     _analyse(
         "lesion-curve",
@@ -87,7 +90,10 @@ def reorder(
     seed: Seed = 0,
     by: By = None,
 ) -> None:
-    """Swap random pairs of units of equal shape and measure the error."""
+    """Measure the error after units are swapped.
+
+    Each swap takes a random pair of units of equal shape.
+    """
     swaps = _sizes("num-swaps", num_swaps)
     _analyse("reorder", "reorder", {"num_swaps": swaps, "draws": draws, "seed": seed, "by": by}, common)
 
@@ -130,7 +136,10 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress and notices.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Train a network; run the same command again to go on after an interruption."""
+    """Train a network, or go on with it.
+
+    An interrupted training goes on from its last epoch when the same command is run again.
+    """
     from resprobe.data import open_data
     from resprobe.devices import pick_device
     from resprobe.networks import parse_architecture
@@ -209,17 +218,47 @@ def _analyse(analysis: str, function: str, options: Mapping[str, Any], common: C
 
     device = pick_device(common.device)
     precision_dtype(common.precision)
-    options = {**options, "precision": common.precision}
-    outs = _out_paths(analysis, common)
-    for name, out in zip(common.ckpt, outs, strict=True):
+    run = getattr(probes, function)
+    for name, out in zip(common.ckpt, _out_paths(analysis, common), strict=True):
         checkpoint, data = _open(name, common)
-        run = functools.partial(
-            getattr(probes, function), checkpoint.model.to(device), data, provenance=checkpoint.provenance
-        )
-        dataset = _find_or_compute(analysis, run, options, checkpoint, data, out, common)
+        checkpoint.model.to(device)
+        dataset = _run_once(analysis, run, {**options, "precision": common.precision}, checkpoint, data, out, common)
         _show(dataset)
         if common.plot:
             _save_figure([dataset], out.with_suffix(".png"), common.quiet)
+
+
+def _run_once(
+    analysis: str,
+    run: "Callable[..., xr.Dataset]",
+    options: Mapping[str, Any],
+    checkpoint: "Checkpoint",
+    data: "ImageData",
+    out: Path,
+    common: Common,
+) -> "xr.Dataset":
+    """Run one analysis on one checkpoint, unless its result is there already."""
+    from resprobe import results
+    from resprobe.progress import progress_bar
+
+    options = results.complete_options(run, options)
+
+    def compute() -> "xr.Dataset":
+        with progress_bar(f"{analysis} of {checkpoint.path.name}", "images", quiet=common.quiet) as update:
+            return run(checkpoint.model, data, provenance=checkpoint.provenance, progress=update, **options)
+
+    dataset, found = results.find_or_compute(
+        out,
+        analysis,
+        compute,
+        options=options,
+        model=checkpoint.provenance,
+        data=data.provenance,
+        overwrite=common.overwrite,
+    )
+    said = f"{out} holds this result already; --overwrite computes it again" if found else f"saved {out}"
+    _notice(said, common.quiet)
+    return dataset
 
 
 def _open(name: str, common: Common) -> "tuple[Checkpoint, ImageData]":
@@ -261,41 +300,6 @@ def _check_fit(checkpoint: "Checkpoint", data: "ImageData") -> None:
                 f"{data.name}: expected {expected} {what} for {checkpoint.path.name}, got {got}; "
                 "choose the data that the network was trained on"
             )
-
-
-def _find_or_compute(
-    analysis: str,
-    run: "Callable[..., xr.Dataset]",
-    options: Mapping[str, Any],
-    checkpoint: "Checkpoint",
-    data: "ImageData",
-    out: Path,
-    common: Common,
-) -> "xr.Dataset":
-    """Take the result that is there if it answers the same question, else compute and save it."""
-    from resprobe import results
-    from resprobe.progress import progress_bar
-    from resprobe.writing import check_writable
-
-    wanted = results.make_attrs(
-        analysis,
-        title="",
-        references="",
-        options=options,
-        model=checkpoint.provenance,
-        data=data.provenance,
-        device="",
-    )
-    existing = results.find_existing(out, results.fingerprint(wanted), overwrite=common.overwrite)
-    if existing is not None:
-        _notice(f"{out} holds this result already; --overwrite computes it again", common.quiet)
-        return existing
-    check_writable(out)
-    with progress_bar(f"{analysis} of {checkpoint.path.name}", "images", quiet=common.quiet) as update:
-        dataset = run(**options, progress=update)
-    results.save(dataset, out, overwrite=common.overwrite)
-    _notice(f"saved {out}", common.quiet)
-    return dataset
 
 
 def _out_paths(analysis: str, common: Common) -> list[Path]:

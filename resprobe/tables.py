@@ -41,7 +41,8 @@ def _lesion(dataset: xr.Dataset) -> tuple[Table, str]:
         table.add_row(
             *place,
             _percent(error),
-            f"{100 * (error - baseline):+.1f}",
+            # adding 0.0 turns -0.0 into 0.0
+            f"{round(100 * (error - baseline), 1) + 0.0:+.1f}",
             f"{100 * float(row.error_low):.1f} to {_percent(float(row.error_high))}",
         )
     measured = dataset.error.dropna("unit")

@@ -150,6 +150,7 @@ def find(model: nn.Module, example: torch.Tensor, *, by: str | None = None) -> S
     if by not in (None, "layer", "block"):
         raise ResprobeError(f"by: expected layer or block, got {by!r}; leave it out for residual nets")
     duplicate = private_copy(model)
+    example = example.to(_number_type(duplicate))
     with torch.inference_mode():
         reference = _run_example(duplicate, example)
         traced = trace(without_hooks(duplicate))
@@ -157,6 +158,10 @@ def find(model: nn.Module, example: torch.Tensor, *, by: str | None = None) -> S
     segments = _cut(traced, _spans(traced, by, type(model).__name__))
     _verify(segments, example, reference, type(model).__name__)
     return segments
+
+
+def _number_type(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def _run_example(model: nn.Module, example: torch.Tensor) -> torch.Tensor:

@@ -50,6 +50,13 @@ def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
     return model.eval()
 
 
+def pytest_collection_modifyitems(items):
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="this machine has no CUDA device"))
+
+
 @pytest.fixture
 def scalar_net():
     return ScalarNet()

@@ -503,7 +503,6 @@ class TestRefusals:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 class TestCuda:
     def test_resuming_is_exact(self, tmp_path):
         whole, interrupted = tmp_path / "whole" / "net.pt", tmp_path / "interrupted" / "net.pt"

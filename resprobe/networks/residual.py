@@ -4,35 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from resprobe.bypass import Bypass
 from resprobe.networks.architecture import Architecture, parse_architecture
 from resprobe.networks.initialisation import initialise
 
-__all__ = ["Architecture", "Block", "ChannelPad", "ResidualNetwork", "build", "parse_architecture"]
-
-
-class ChannelPad(nn.Module):
-    """Shortcut without parameters (option A): every second pixel, zero channels on both sides.
-
-    Args:
-        in_channels: Channels that come in.
-        out_channels: Channels that go out; of an odd number of new channels one more goes behind.
-    """
-
-    def __init__(self, in_channels: int, out_channels: int) -> None:
-        super().__init__()
-        self.before = (out_channels - in_channels) // 2
-        self.after = out_channels - in_channels - self.before
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (N, in_channels, H, W) to (N, out_channels, ceil(H/2), ceil(W/2)).
-
-        Args:
-            x: Activations of shape (N, in_channels, H, W).
-
-        Returns:
-            The subsampled and padded activations.
-        """
-        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
+__all__ = ["Architecture", "Block", "ResidualNetwork", "build", "parse_architecture"]
 
 
 class Block(nn.Module):
@@ -171,7 +147,7 @@ def _shortcut(architecture: Architecture, in_channels: int, out_channels: int, s
     if stride == 1 and in_channels == out_channels:
         return nn.Identity()
     if architecture.shortcut == "pad":
-        return ChannelPad(in_channels, out_channels)
+        return Bypass(stride, out_channels - in_channels)
     has_bias = architecture.norm == "none"
     projection = nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=has_bias)
     if architecture.preactivation or architecture.norm == "none":

@@ -66,7 +66,7 @@ def colour_of(index: int) -> tuple[float, float, float]:
 
 
 def error_axis(axes: Axes, *, label: str) -> None:
-    """Write the fractions on the y axis in percent, from 0 up.
+    """Write the fractions on the y axis in percent, from 0 up, with room for the marker of a 0.
 
     Args:
         axes: Where errors are plotted, as fractions.
@@ -74,7 +74,7 @@ def error_axis(axes: Axes, *, label: str) -> None:
     """
     axes.yaxis.set_major_formatter(FuncFormatter(lambda fraction, _: f"{round(100 * fraction, 6):g}%"))
     axes.set_ylabel(label)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=-0.02 * axes.get_ylim()[1])
 
 
 def baseline(axes: Axes, result: xr.Dataset, *, colour: object = BASELINE_COLOUR, label: str | None = None) -> None:

@@ -7,6 +7,7 @@ results answer the same question.
 
 from resprobe.results.files import find_existing, open, save
 from resprobe.results.provenance import fingerprint, make_attrs
+from resprobe.results.reuse import complete_options, find_or_compute
 from resprobe.results.schema import ATTRIBUTES, SCHEMA, SCHEMA_VERSION, Field, Fields, check, label
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "make_attrs",
     # its file
     "find_existing",
+    "find_or_compute",
+    "complete_options",
     "open",
     "save",
 ]

@@ -83,8 +83,17 @@ class Recipe:
 
 
 # A shift by an eighth of the image's height, as 4 of 32 pixels on CIFAR. Digits and letters aren't mirrored.
+# Digits: He et al.'s rate of 0.1 for 128 images, scaled to batches of 32 (Goyal et al. 2017, arXiv 1706.02677), which
+# make the most steps of 1,297 images; the cosine, since 40 epochs are too few to spend a quarter at a hundredth of it.
 _PER_DATASET: dict[str, dict[str, Any]] = {
-    "digits": {"epochs": 40, "batch_size": 64, "max_shift": 1, "warmup_epochs": 2},
+    "digits": {
+        "epochs": 40,
+        "batch_size": 32,
+        "learning_rate": 0.025,
+        "schedule": "cosine",
+        "warmup_epochs": 2,
+        "max_shift": 1,
+    },
     "mnist": {"epochs": 20, "max_shift": 2},
     "fashion-mnist": {"epochs": 40, "max_shift": 2, "flip": True},
     "cifar10": {"max_shift": 4, "flip": True},

@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from resprobe.bypass import Bypass
 from resprobe.errors import ResprobeError
 from resprobe.networks import Architecture, build, parse_architecture
-from resprobe.networks.residual import ChannelPad
 
 NAMES = ["resnet20", "plain20", "preresnet20", "preplain20"]
 
@@ -91,7 +91,7 @@ class TestParameters:
             blocks = [*net.layer1, *net.layer2, *net.layer3]
             assert len(blocks) == 9
             assert all(hasattr(block, "shortcut") == ("resnet" in name) for block in blocks)
-        pads = [block for block in build(parse_architecture("resnet20")).modules() if isinstance(block, ChannelPad)]
+        pads = [block for block in build(parse_architecture("resnet20")).modules() if isinstance(block, Bypass)]
         assert len(pads) == 2
 
 
@@ -167,7 +167,7 @@ class TestForward:
 
     def test_zero_channels_go_on_both_sides(self):
         x = torch.arange(1.0, 33).reshape(1, 2, 4, 4)
-        y = ChannelPad(2, 5)(x)
+        y = Bypass(2, 3)(x)
         assert y.shape == (1, 5, 2, 2)
         assert torch.equal(y[:, 1:3], x[:, :, ::2, ::2])
         assert y[:, [0, 3, 4]].abs().sum() == 0

@@ -127,6 +127,13 @@ class TestLesion:
         quiet = resprobe.lesion(net, digits)
         xr.testing.assert_equal(quiet, resprobe.lesion(net.train(), digits))
 
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_number_type_of_the_model_is_not_that_of_the_images(self, make_net, digits, dtype):
+        net = make_net()
+        exact = resprobe.lesion(net, digits)
+        other = resprobe.lesion(net.to(dtype), digits)
+        assert (np.abs(exact.loss - other.loss) < 0.1 * exact.loss).all()
+
     def test_deletion_that_overflows_counts_as_wrong(self, scalar_net):
         with torch.no_grad():
             scalar_net.first.scale.weight.fill_(-1 + 1e-30)
@@ -135,6 +142,14 @@ class TestLesion:
         dataset = resprobe.lesion(scalar_net, batches)
         assert dataset.num_correct.sel(unit="first") == 0
         assert not np.isfinite(dataset.loss.sel(unit="first"))
+
+    @pytest.mark.gpu
+    def test_counts_on_a_gpu(self, make_net, digits):
+        net = make_net()
+        on_cpu = resprobe.lesion(net, digits)
+        on_gpu = resprobe.lesion(net.cuda(), digits)
+        assert on_gpu.attrs["device"].startswith("cuda")
+        assert np.abs(on_gpu.num_correct - on_cpu.num_correct).max() <= 1
 
     @pytest.mark.parametrize("file", ["akamaster-resnet20.th"])
     def test_real_checkpoint(self, real, file):

@@ -1,0 +1,132 @@
+"""Speed of the analyses, as ratios within one run.
+
+    python analyses/benchmark.py                     lesion of a ResNet-56 on 1,000 images
+    python analyses/benchmark.py --images 200        shorter, for a first look
+
+The naive way deletes a unit with hooks and runs the whole model, once per unit; both ways see the same images in the
+same batches. Weights are random: they decide neither the work nor its cost. With `--ckpt`, `--arch`, `--data` and
+`--normalise` a real checkpoint takes their place.
+"""
+
+import argparse
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+import resprobe
+from resprobe.devices import device_of, pick_device
+from resprobe.probes.scoring import fast_segments
+from resprobe.units import Segments, find
+
+Batches = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def naive_counts(model: nn.Module, batches: Batches, names: list[str]) -> list[int]:
+    """Count correct images by one hooked forward pass per deletion, the intact model first."""
+    counts = []
+    for deleted_units in ([], *([name] for name in names)):
+        with resprobe.deleted(model, deleted_units), torch.inference_mode():
+            counts.append(sum(int((model(images).argmax(1) == labels).sum()) for images, labels in batches))
+    return counts
+
+
+def timed_lesion(model: nn.Module, batches: Batches, precision: str) -> tuple[list[int], float]:
+    """Count correct images by `resprobe.lesion`, and take the time."""
+    start = time.perf_counter()
+    result = resprobe.lesion(model, batches, precision=precision)
+    seconds = time.perf_counter() - start
+    return [int(result.baseline_num_correct), *result.num_correct.values.tolist()], seconds
+
+
+def timed_pass(segments: Segments, batches: Batches) -> float:
+    """Take the time of one forward pass over all images; the first one warms up."""
+    with torch.inference_mode():
+        for repeat in range(2):
+            start = time.perf_counter()
+            for images, _ in batches:
+                segments.forward(images.contiguous(memory_format=torch.channels_last))
+            seconds = time.perf_counter() - start if repeat else 0.0
+    return seconds
+
+
+def random_batches(num_images: int, batch_size: int, device: torch.device) -> Batches:
+    """Make normal images of CIFAR's shape with random labels."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(num_images, 3, 32, 32, generator=generator).to(device)
+    labels = torch.randint(10, (num_images,), generator=generator).to(device)
+    rows = range(0, num_images, batch_size)
+    return [(images[row : row + batch_size], labels[row : row + batch_size]) for row in rows]
+
+
+def with_random_statistics(model: nn.Module) -> nn.Module:
+    """Give normalisations statistics and scales that keep a deep net's logits in range but not all alike."""
+    generator = torch.Generator().manual_seed(0)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor, low, high in ((module.weight, 0.1, 0.5), (module.running_var, 0.5, 2.0)):
+                assert tensor is not None
+                tensor.data.uniform_(low, high, generator=generator)
+    return model.eval()
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", default="resnet56")
+    parser.add_argument("--ckpt", help="a checkpoint, with --data and --normalise")
+    parser.add_argument("--data")
+    parser.add_argument("--normalise")
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=100)
+    parser.add_argument("--device", default="auto")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Print times, ratios and what bfloat16 changes."""
+    arguments = parse_arguments()
+    device = pick_device(arguments.device)
+    if arguments.ckpt:
+        model: nn.Module = resprobe.load(arguments.ckpt, arch=arguments.arch).model.to(device)
+        data = resprobe.open_data(
+            arguments.data,
+            normalisation=arguments.normalise,
+            num_images=arguments.images,
+            batch_size=arguments.batch_size,
+        )
+        batches = [(images.to(device), labels.to(device)) for images, labels in data]
+    else:
+        network = resprobe.build(resprobe.parse_architecture(arguments.arch), seed=0)
+        model = with_random_statistics(network).to(device)
+        batches = random_batches(arguments.images, arguments.batch_size, device)
+    segments = find(model, batches[0][0][:2])
+    names = [unit.name for unit in segments.units]
+    print(
+        f"{arguments.arch}, {len(names)} units, {arguments.images} images in batches of {arguments.batch_size}, ",
+        end="",
+    )
+    print(f"{device_of(model)}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+
+    start = time.perf_counter()
+    expected = naive_counts(model, batches, names)
+    naive_seconds = time.perf_counter() - start
+    print(f"one hooked pass per deletion   {naive_seconds:7.1f} s")
+    seconds = {}
+    for precision in ("float32", "bfloat16"):
+        counts, seconds[precision] = timed_lesion(model, batches, precision)
+        difference = int(np.abs(np.array(counts) - expected).max())
+        ratio = naive_seconds / seconds[precision]
+        print(f"resprobe.lesion, {precision:9}     {seconds[precision]:7.1f} s   ratio {ratio:5.2f}", end="")
+        print(f"   largest difference of a count {difference}")
+
+    # Each deletion needs the units behind it once more: n + n (n - 1) / 2 unit passes, half of the naive n (n + 1).
+    fast_pass = timed_pass(fast_segments(segments, "float32"), batches)
+    floor = fast_pass * (len(names) + 1) / 2
+    print(f"one pass, folded, channels_last {fast_pass:6.2f} s   naive {naive_seconds / (len(names) + 1):6.2f} s")
+    print(f"floor, (n + 1) / 2 such passes {floor:7.1f} s   reached {floor / seconds['float32']:.0%}")
+
+
+if __name__ == "__main__":
+    main()

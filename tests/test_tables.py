@@ -1,0 +1,53 @@
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import resprobe
+from resprobe.tables import show
+
+
+@pytest.fixture
+def shown(make_net, digits):
+    def print_in_80_columns(dataset):
+        console = Console(file=io.StringIO(), width=80)
+        show(dataset, console)
+        return console.file.getvalue().splitlines()
+
+    return print_in_80_columns
+
+
+def test_lesion(shown, make_net, digits):
+    dataset = resprobe.lesion(make_net(), digits)
+    dataset = dataset.assign(
+        error=("unit", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9, 0.0999]), baseline_error=np.float64(0.1)
+    )
+    lines = shown(dataset)
+    assert lines[1].split() == ["unit", "stage", "error", "change", "95", "%", "interval"]
+    assert lines[2].split()[:5] == ["layer1.0", "1", "10.0", "%", "+0.0"]
+    assert lines[9].split()[:5] == ["layer3.1", "3", "90.0", "%", "+80.0"]
+    # a change that rounds to nothing has no sign of its own
+    assert lines[10].split()[4] == "+0.0"
+    assert lines[-1] == "baseline 10.0 %, median 40.0 % over 9 deletions, worst 90.0 % (layer3.1)"
+    assert all(len(line) <= 80 for line in lines[1:])
+
+
+def test_unit_that_could_not_be_deleted(shown, make_net, digits):
+    dataset = resprobe.lesion(make_net("resnet8"), digits)
+    dataset["status"] = ("unit", ["ok", "no way", "ok"])
+    dataset["error"] = ("unit", [0.2, np.nan, 0.4])
+    lines = shown(dataset)
+    assert lines[3].split() == ["layer2.0", "2", "-", "-", "no", "way"]
+    assert "median 30.0 % over 2 deletions" in lines[-1]
+    dataset["error"] = ("unit", [np.nan] * 3)
+    assert shown(dataset)[-1].endswith("no unit could be deleted")
+
+
+def test_random_experiments(shown, make_net, digits):
+    net = make_net()
+    curve = shown(resprobe.lesion_curve(net, digits, num_deleted=[1, 3], draws=2))
+    assert [line.split()[0] for line in curve[2:4]] == ["1", "3"]
+    assert curve[-1].endswith("2 random sets of units per row")
+    orders = shown(resprobe.reorder(net, digits, num_swaps=[0], draws=2))
+    assert orders[2].split()[:2] == ["0", "1.000"]
