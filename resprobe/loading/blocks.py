@@ -56,15 +56,16 @@ def find_blocks(modules: Sequence[StoredModule]) -> Layout:
     roots = dict.fromkeys(filter(None, (_root(name, counts, modules) for name in convolutions)))
     ordered = not is_alphabetical(modules)
     stem = _stem_root(list(roots), convolutions, ordered)
-    roots.pop(stem, None)
+    if stem is not None:
+        del roots[stem]
     nested = next((a for a in roots for b in roots if b.startswith(f"{a}.")), None)
     if nested is not None:
         raise NotRecognised(f"the block {nested} has other blocks in it")
     if not roots:
         raise NotRecognised("there is no module that holds two convolutions, and so no block")
     blocks: dict[str, list[StoredModule]] = {root: [] for root in roots}
-    outside = []
-    late = set()
+    outside: list[StoredModule] = []
+    late: set[str] = set()
     for module in modules:
         home = next((name for name in _ancestors(module.name) if name in blocks), None)
         (outside if home is None else blocks[home]).append(module)

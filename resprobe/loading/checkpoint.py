@@ -14,6 +14,7 @@ from resprobe.loading.claims import claimed_error, recorded_shortcut_input
 from resprobe.loading.facts import ASSUMED, READ, SETTLED, UNSETTLED, Fact
 from resprobe.loading.foreign import ForeignNetwork, open_foreign
 from resprobe.loading.libraries import is_library_name, load_library_network
+from resprobe.loading.questions import as_text
 from resprobe.loading.reading import CheckpointFile, locate, read_file
 from resprobe.loading.rebuilding import architecture_from_shapes, rebuild
 from resprobe.loading.recognising import recognise
@@ -90,10 +91,15 @@ class Checkpoint:
     @property
     def provenance(self) -> dict[str, Any]:
         """What a result says of its model: `checkpoint`, `checkpoint_sha256`, `architecture`, `facts`."""
+        architecture = self.name
+        if self.foreign is not None:
+            # results of the same file under other assumptions are other results
+            unusual = self.foreign.unusual_choices
+            architecture += "".join(f", {name} {as_text(value)}" for name, value in unusual.items())
         return {
             "checkpoint": self.path.name,
             "checkpoint_sha256": self.sha256,
-            "architecture": self.name,
+            "architecture": architecture,
             "facts": {name: fact.as_dict() for name, fact in self.facts.items()},
         }
 

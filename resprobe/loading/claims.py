@@ -53,9 +53,9 @@ def describe_gap(claimed: float | None, num_wrong: int, num_images: int) -> str 
     if abs(measured - claimed) <= LARGEST_GAP or low <= claimed <= high:
         return None
     return (
-        f"warning: measured an error of {100 * measured:.1f} % where the file claims {100 * claimed:.1f} %; likely causes: "
-        "another normalisation (--normalise), another dataset or split (--data, --split), or a wrongly assumed fact "
-        "(resprobe inspect)"
+        f"warning: measured an error of {100 * measured:.1f} % where the file claims {100 * claimed:.1f} %; "
+        "likely causes: another normalisation (--normalise), another dataset or split (--data, --split), or a wrongly "
+        "assumed fact (resprobe inspect)"
     )
 
 

@@ -59,6 +59,18 @@ class ForeignNetwork:
             and question.fact not in settled
         ]
 
+    @property
+    def unusual_choices(self) -> dict[str, Answer]:
+        """The answers that differ from the most usual network of this kind."""
+        usual = Choices(self.choices.shortcut)
+        return {
+            question.fact: getattr(self.choices, question.fact)
+            for question in self.asked
+            if question.matters(self.choices)
+            and question.fact not in ("shortcut", "preactivation")
+            and getattr(self.choices, question.fact) != getattr(usual, question.fact)
+        }
+
     def build(self) -> FlexibleNetwork:
         """Build the network, with the first guess for what is unsettled."""
         return filled(self.blueprint, self.state.tensors)

@@ -31,8 +31,9 @@ def compact(keys: Iterable[str], *, most: int = 12) -> str:
             place[number] = None
     modules: dict[str, list[str]] = {}
     for skeleton, places in numbers.items():
-        values = iter(_span(sorted(place)) for place in places)
-        module, _, leaf = re.sub("#", lambda _: next(values), skeleton).rpartition(".")
+        pieces = skeleton.split("#")
+        spans = [*(_span(sorted(place)) for place in places), ""]
+        module, _, leaf = "".join(a + b for a, b in zip(pieces, spans, strict=True)).rpartition(".")
         modules.setdefault(module, []).append(leaf)
     patterns = [".".join(filter(None, (name, _braced(leaves)))) for name, leaves in modules.items()]
     rest = f" and {len(patterns) - most} more" if len(patterns) > most else ""

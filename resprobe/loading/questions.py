@@ -145,10 +145,10 @@ def _shortcuts(blueprint: Blueprint) -> tuple[str, ...]:
 
 def _shortcut_inputs(blueprint: Blueprint) -> tuple[str, ...]:
     has_projection = any(block.projection is not None for block in blueprint.blocks)
-    options = ("projections", "raw", "firsts", "first", "all") if has_projection else ("raw", "firsts", "first", "all")
+    options = [*(["projections"] if has_projection else []), "raw", "firsts", "first", "all"]
     if blueprint.num_stages == 1:
-        options = tuple(option for option in options if option != "firsts")
-    return options
+        options.remove("firsts")
+    return tuple(options)
 
 
 def _stride_places(blueprint: Blueprint) -> tuple[int, ...]:

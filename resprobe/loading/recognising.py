@@ -144,22 +144,21 @@ def _norm_sizes(block: BlockPlan, *, preactivation: bool) -> list[int]:
 
 def _sides_by_place(layout: Layout, blocks: Sequence[BlockPlan], stem_norm: bool, head_norm: bool) -> tuple[bool, ...]:
     """Decide where all sizes are equal: by what comes first in a block, or by the normalisations outside."""
-    if stem_norm != head_norm:
-        return (head_norm,)
     first_kinds = {modules[0].kind for modules in layout.blocks.values()}
-    parents = {part.name.rpartition(".")[0] for part in (*blocks[0].convolutions, *blocks[0].norms)}
+    parts: list[Convolution | Norm] = [*blocks[0].convolutions, *blocks[0].norms]
+    names = [part.name.rpartition(".") for part in parts]
     # inside one Sequential the numbers are the order, however the keys are sorted
-    is_sequence = len(parents) == 1 and all(norm.name.rpartition(".")[2].isdigit() for norm in blocks[0].norms)
+    is_sequence = len({parent for parent, _, _ in names}) == 1 and all(own.isdigit() for _, _, own in names)
     if (layout.ordered or is_sequence) and len(first_kinds) == 1:
         return (first_kinds == {"norm"},)
-    return (False, True)
+    return (head_norm,) if stem_norm != head_norm else (False, True)
 
 
 def _outside_norms(
     layout: Layout, norms: Sequence[StoredModule], stem: Sequence[Convolution], out_channels: int, sides: Sequence[bool]
 ) -> tuple[list[Norm], Norm | None]:
     """Share the normalisations outside the blocks between stem and head."""
-    stored = [Norm(module.name, module.shape[0], module.has_bias) for module in norms]
+    stored: list[Norm] = [Norm(module.name, module.shape[0], module.has_bias) for module in norms]
     sizes = [convolution.out_channels for convolution in stem]
     options: list[tuple[list[Norm], Norm | None]] = []
     if len(stored) in (0, len(stem)):

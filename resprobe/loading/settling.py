@@ -160,7 +160,7 @@ class _Candidates:
         tally = _Tally()
         blueprint = complete(self._blueprint, choices)
         network = filled(blueprint, self._tensors, make_norm=lambda plan: _ScoredNorm(plan, tally))
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network.to(memory_format=torch.channels_last)
         tally.num_norms = sum(isinstance(module, _ScoredNorm) for module in network.modules())
         with torch.inference_mode():
             try:

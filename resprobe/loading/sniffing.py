@@ -33,10 +33,21 @@ def sniff(path: Path) -> str:
     Raises:
         ResprobeError: If it is something else, empty or incomplete: what it is, and what to do.
     """
+    try:
+        return _sniff(path)
+    except _Refused as refused:
+        raise ResprobeError(f"{path}: expected a checkpoint, got {refused.args[0]}; {refused.args[1]}") from refused
+
+
+class _Refused(Exception):
+    """What the file is, and what to do."""
+
+
+def _sniff(path: Path) -> str:
     with path.open("rb") as stream:
         head = stream.read(_HEAD_BYTES)
     if not head:
-        raise _error(path, "an empty file", "download or copy it again")
+        raise _Refused("an empty file", "download or copy it again")
     if head.startswith(b"PK"):
         return _sniff_zip(path)
     if head.startswith(b"\x80"):
@@ -45,17 +56,17 @@ def sniff(path: Path) -> str:
         return "safetensors"
     text = head.lstrip()[:_HEAD_BYTES].lower()
     if text.startswith(b"version https://git-lfs"):
-        raise _error(path, "a Git LFS pointer", "fetch the file itself with git lfs pull")
+        raise _Refused("a Git LFS pointer", "fetch the file itself with git lfs pull")
     if text.startswith(b"<"):
-        raise _error(path, "a web page or XML", "download the file itself, not the page that shows it")
+        raise _Refused("a web page or XML", "download the file itself, not the page that shows it")
     for start, what, action in _OTHER_KINDS:
         if head.startswith(start):
-            raise _error(path, what, action)
+            raise _Refused(what, action)
     if head[257:262] == b"ustar":
-        raise _error(path, "a tar archive", "unpack it, or open it with the PyTorch that wrote it and save it again")
+        raise _Refused("a tar archive", "unpack it, or open it with the PyTorch that wrote it and save it again")
     if all(chr(byte) in string.printable for byte in head):
-        raise _error(path, "a text file", "check that it is the checkpoint and not a message about it")
-    raise _error(path, "a file of an unknown kind", "check that it is one and that it is complete")
+        raise _Refused("a text file", "check that it is the checkpoint and not a message about it")
+    raise _Refused("a file of an unknown kind", "check that it is one and that it is complete")
 
 
 def _sniff_zip(path: Path) -> str:
@@ -63,23 +74,17 @@ def _sniff_zip(path: Path) -> str:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise _error(path, "an incomplete or damaged zip archive", "download or copy it again") from error
+        raise _Refused("an incomplete or damaged zip archive", "download or copy it again") from error
     inner = {name.partition("/")[2] or name for name in names}
     if "constants.pkl" in inner or any(name.startswith("code/") for name in inner):
-        raise _error(
-            path, "a TorchScript archive, which holds a program", f"load it with torch.jit.load and {SAVE_AGAIN}"
-        )
+        raise _Refused("a TorchScript archive, which holds a program", f"load it with torch.jit.load and {SAVE_AGAIN}")
     if "data.pkl" in inner:
         return "zip"
     if any(name.endswith(".npy") for name in names):
-        raise _error(path, "a NumPy archive", "give it as --data npz:FILE if it holds images")
-    raise _error(path, "a zip archive without a checkpoint in it", "unpack it")
+        raise _Refused("a NumPy archive", "give it as --data npz:FILE if it holds images")
+    raise _Refused("a zip archive without a checkpoint in it", "unpack it")
 
 
 def _is_safetensors(head: bytes) -> bool:
     length = int.from_bytes(head[:8], "little")
     return len(head) > 8 and head[8:9] == b"{" and 2 <= length
-
-
-def _error(path: Path, got: str, action: str) -> ResprobeError:
-    return ResprobeError(f"{path}: expected a checkpoint, got {got}; {action}")

@@ -1,5 +1,6 @@
-"""Everything that fixes a residual or plain network that somebody else has trained, down to the names of its modules."""
+"""Everything that fixes a network that somebody else has trained, down to the names of its modules."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,7 +164,7 @@ class Blueprint:
     @property
     def head_side(self) -> int:
         """Side of the map that the linear layers read: 1 after global average pooling."""
-        return round((self.head[0].in_features / self.blocks[-1].out_channels) ** 0.5)
+        return math.isqrt(self.head[0].in_features // self.blocks[-1].out_channels)
 
     @property
     def name(self) -> str:
