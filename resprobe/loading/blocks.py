@@ -58,9 +58,9 @@ def find_blocks(modules: Sequence[StoredModule]) -> Layout:
     stem = _stem_root(list(roots), convolutions, ordered)
     if stem is not None:
         del roots[stem]
-    nested = next((a for a in roots for b in roots if b.startswith(f"{a}.")), None)
+    nested = next(((a, b) for a in roots for b in roots if b.startswith(f"{a}.")), None)
     if nested is not None:
-        raise NotRecognised(f"the block {nested} has other blocks in it")
+        raise NotRecognised(f"the block {nested[0]} has more than branch and shortcut in it: {nested[1]}")
     if not roots:
         raise NotRecognised("there is no module that holds two convolutions, and so no block")
     blocks: dict[str, list[StoredModule]] = {root: [] for root in roots}

@@ -47,8 +47,7 @@ def stored_modules(tensors: Mapping[str, torch.Tensor]) -> list[StoredModule]:
         name, _, leaf = key.rpartition(".")
         leaves.setdefault(name, {})[leaf] = tuple(tensor.shape)
     modules = [_classified(name, shapes) for name, shapes in leaves.items()]
-    names = [module.name for module in modules]
-    return sorted(modules, key=lambda module: natural_key(module.name)) if names == sorted(names) else modules
+    return sorted(modules, key=lambda module: natural_key(module.name)) if [*tensors] == sorted(tensors) else modules
 
 
 def is_alphabetical(modules: Iterable[StoredModule]) -> bool:

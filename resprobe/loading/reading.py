@@ -101,7 +101,8 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
             f"{path}: expected the package safetensors, which reads this file, got none; pip install safetensors"
         ) from error
     try:
-        return load_file(path, device="cpu")
+        # the file is in the order of the tensors' types and sizes, which says nothing
+        return dict(sorted(load_file(path, device="cpu").items()))
     # Here too a damaged file can fail anywhere.
     except Exception as error:
         raise _unreadable(path, "written by safetensors", error) from error

@@ -1,5 +1,6 @@
 """From the names and shapes of a checkpoint's tensors to the network that they belong to."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -9,7 +10,7 @@ import torch
 
 from resprobe.errors import ResprobeError
 from resprobe.loading.blocks import Layout, NotRecognised, find_blocks, read_block
-from resprobe.loading.conventions import describe_mismatch
+from resprobe.loading.conventions import HEADS, describe_mismatch
 from resprobe.loading.modules import StoredModule, dead_modules, stored_modules
 from resprobe.loading.patterns import compact
 from resprobe.networks.blueprint import BlockPlan, Blueprint, Convolution, Linear, Norm
@@ -87,9 +88,8 @@ def _assemble(modules: Sequence[StoredModule]) -> tuple[Blueprint, tuple[bool, .
 
 def _stem(layout: Layout) -> tuple[list[Convolution], list[StoredModule]]:
     """Read the convolutions before the first block; also give the other modules outside the blocks."""
-    convolutions = [module for module in layout.outside if module.kind == "convolution"]
-    if not any(module.kind == "linear" for module in layout.outside) and len(convolutions) > 1:
-        convolutions = convolutions[:-1]  # the classifier is stored as a convolution
+    classifier = _classifier(layout)
+    convolutions = [module for module in layout.outside if module.kind == "convolution" and module not in classifier]
     if not convolutions:
         raise NotRecognised("there is no convolution before the first block")
     channels = convolutions[0].shape[1]
@@ -159,19 +159,33 @@ def _outside_norms(
 ) -> tuple[list[Norm], Norm | None]:
     """Share the normalisations outside the blocks between stem and head."""
     stored: list[Norm] = [Norm(module.name, module.shape[0], module.has_bias) for module in norms]
-    sizes = [convolution.out_channels for convolution in stem]
-    options: list[tuple[list[Norm], Norm | None]] = []
-    if len(stored) in (0, len(stem)):
-        options.append((stored, None))
-    for head_norm in reversed(stored):
-        rest = [norm for norm in stored if norm is not head_norm]
-        if head_norm.channels == out_channels and len(rest) in (0, len(stem)):
+    options = []
+    for head_norm in (None, *reversed(stored)):
+        rest = _paired(stem, [norm for norm in stored if norm is not head_norm])
+        if rest is not None and (head_norm is None or head_norm.channels == out_channels):
             options.append((rest, head_norm))
-    options = [(rest, norm) for rest, norm in options if [n.channels for n in rest] == sizes[: len(rest)]]
     if not options:
         names = ", ".join(f"{norm.name} of {norm.channels} channels" for norm in stored)
         raise NotRecognised(f"{names} fits neither the stem nor the end")
     return min(options, key=lambda option: _misplaced(layout, option, sides))
+
+
+def _paired(stem: Sequence[Convolution], norms: Sequence[Norm]) -> list[Norm] | None:
+    """Order normalisations by the convolutions of the stem that they follow; None where they don't fit."""
+    if not norms:
+        return []
+    left = list(norms)
+    paired = []
+    for convolution in stem:
+        parent = convolution.name.rpartition(".")[0]
+        fitting = [norm for norm in left if norm.channels == convolution.out_channels]
+        # those in the same module first: they are in order, one outside comes last
+        norm = min(fitting, key=lambda norm: norm.name.rpartition(".")[0] != parent, default=None)  # noqa: B023
+        if norm is None:
+            return None
+        left.remove(norm)
+        paired.append(norm)
+    return None if left else paired
 
 
 def _misplaced(layout: Layout, option: tuple[list[Norm], Norm | None], sides: Sequence[bool]) -> int:
@@ -184,21 +198,29 @@ def _misplaced(layout: Layout, option: tuple[list[Norm], Norm | None], sides: Se
 
 
 def _head(layout: Layout, channels: int) -> tuple[Linear, ...]:
-    modules = [module for module in layout.outside if module.kind == "linear"]
-    is_convolution = not modules
-    if is_convolution:
-        modules = [module for module in layout.outside if module.is_pointwise][-1:]
+    modules = _classifier(layout)
     if not modules:
         raise NotRecognised("there is no linear layer at the end")
     head = []
     for module in modules:
         out_features, in_features = module.shape[:2]
+        is_convolution = module.kind == "convolution"
         head.append(Linear(module.name, in_features, out_features, module.has_bias, is_convolution))
     side = (head[0].in_features / channels) ** 0.5
     if side != int(side) or side < 1 or any(a.out_features != b.in_features for a, b in pairwise(head)):
         shapes = ", ".join(f"{linear.name} {(linear.out_features, linear.in_features)}" for linear in head)
         raise NotRecognised(f"the linear layers ({shapes}) don't follow the last block's {channels} channels")
     return tuple(head)
+
+
+def _classifier(layout: Layout) -> list[StoredModule]:
+    """Find the linear layers, or the one that is stored as a 1x1 convolution."""
+    linear = [module for module in layout.outside if module.kind == "linear"]
+    if linear:
+        return linear
+    pointwise = [module for module in layout.outside if module.is_pointwise]
+    named = [module for module in pointwise if any(re.fullmatch(n.expression, module.name) for n in HEADS)]
+    return (named or [module for module in pointwise if module.name in layout.late])[-1:]
 
 
 def _with_stages(blocks: Sequence[BlockPlan]) -> list[BlockPlan]:

@@ -143,8 +143,8 @@ class Blueprint:
 
     @property
     def depth(self) -> int:
-        """Weight layers on the longest way through, projections not counted."""
-        return len(self.stem) + sum(len(block.convolutions) for block in self.blocks) + len(self.head)
+        """Weight layers on the longest way through; a stem of several counts as one, as in the usual names."""
+        return 1 + sum(len(block.convolutions) for block in self.blocks) + len(self.head)
 
     @property
     def num_stages(self) -> int:
