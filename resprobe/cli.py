@@ -174,6 +174,8 @@ def train(
     from resprobe.training import default_recipe
     from resprobe.training import train as run_training
 
+    if normalise is not None and normalise.startswith("npz:"):
+        raise ResprobeError(f"normalise: expected constants per channel for training, got {normalise}; give MEAN/STD")
     open_split = functools.partial(
         open_data, normalisation=normalise, data_dir=data_dir, download=download, image_size=image_size
     )

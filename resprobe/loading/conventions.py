@@ -19,63 +19,85 @@ class Naming:
 
     Attributes:
         pattern: A regular expression for the part's modules; `#` stands for a number.
+        example: What it looks like.
         source: Where it is met.
     """
 
     pattern: str
+    example: str
     source: str
 
     @property
     def expression(self) -> str:
         """The regular expression itself."""
-        return self.pattern.replace("#", r"\d+")
+        return self.pattern.replace("#", r"(\d+)")
 
 
 STEMS = (
-    Naming(r"(conv|bn)_?1?", "akamaster, kuangliu, torchvision, hysts"),
-    Naming(r"(conv|bn|norm)_?1?\.#(\.(conv|bn))?", "weiaicunzai, deep stems"),
-    Naming(r"(first_layer|bn)", "fattorib"),
-    Naming(r"(conv_?in|in_?conv|init_conv|conv0|norm0|input_conv|input_bn)(\.#)?", "several"),
-    Naming(r"(pre|prep|stem|head_conv|conv_?stem)(\.(#|conv|conv#|bn|bn#|norm|norm#))*", "timm resnetv2, weiaicunzai"),
-    Naming(r"(\w+\.)?embedder\.embedder\.(convolution|normalization)", "HuggingFace"),
+    Naming(r"(conv|bn)_?1?", "conv1, bn1", "akamaster, kuangliu, torchvision, hysts"),
+    Naming(r"(conv|bn|norm)_?1?\.#(\.(conv|bn))?", "conv1.0, conv1.1", "weiaicunzai, deep stems"),
+    Naming(r"(first_layer|bn)", "first_layer", "fattorib"),
+    Naming(r"(conv_?in|in_?conv|init_conv|conv0|norm0|input_conv|input_bn)(\.#)?", "conv_in", "several"),
+    Naming(
+        r"(pre|prep|stem|head_conv|conv_?stem)(\.(#|conv|conv#|bn|bn#|norm|norm#))*",
+        "stem.conv",
+        "timm resnetv2, weiaicunzai",
+    ),
+    Naming(r"(\w+\.)?embedder\.embedder\.(convolution|normalization)", "embedder.embedder.convolution", "HuggingFace"),
 )
 BLOCKS = (
-    Naming(r"layer_?#\.#", "torchvision, akamaster, kuangliu"),
-    Naming(r"layer_?#", "one block per stage"),
-    Naming(r"(stage|group|block|conv|res)_?#\.(#|(block|unit|layer)_?#)", "hysts, ehanw"),
-    Naming(r"conv#_x\.#", "weiaicunzai"),
-    Naming(r"(block|group|stage)_?#\.(layers?|blocks?)\.#", "xternalz, d2l"),
+    Naming(r"layer_?#\.#", "layer1.0", "torchvision, akamaster, kuangliu"),
+    Naming(r"layer_?#", "layer1", "one block per stage"),
+    Naming(r"(stage|group|block|conv|res)_?#\.(#|(block|unit|layer)_?#)", "stage1.block1", "hysts, ehanw"),
+    Naming(r"conv#_x\.#", "conv2_x.0", "weiaicunzai"),
+    Naming(r"(block|group|stage)_?#\.(layers?|blocks?)\.#", "block1.layer.0", "xternalz, d2l"),
     Naming(
-        r"(\w+\.)*(stages?|layers?|groups?|blocks?)\.#(\.(layers?|blocks?|#)(\.#)?)?", "timm, HuggingFace, flat lists"
+        r"(\w+\.)*(stages?|layers?|groups?|blocks?)\.#(\.(layers?|blocks?|#)(\.#)?)?",
+        "stages.0.blocks.0",
+        "timm, HuggingFace, flat lists",
     ),
-    Naming(r"(first|second|third|fourth)_block\.(residual_block\.#|final_block)", "fattorib"),
-    Naming(r"#\.#", "torchvision's children in a Sequential"),
+    Naming(
+        r"(first|second|third|fourth)_block\.(residual_block\.#|final_block)",
+        "first_block.residual_block.0",
+        "fattorib",
+    ),
+    Naming(r"#\.#", "4.0", "torchvision's children in a Sequential"),
 )
 INSIDES = (
-    Naming(r"(conv|bn|norm|bnorm|batch_?norm)_?#", "torchvision, hysts, ehanw, timm"),
-    Naming(r"conv_?#\.#", "convolution and normalisation in a Sequential"),
-    Naming(r"(conv|bn|norm)_?#\.(conv|bn|norm)", "convolution and normalisation in a module"),
+    Naming(r"(conv|bn|norm|bnorm|batch_?norm)_?#", "conv1, bn1", "torchvision, hysts, ehanw, timm"),
+    Naming(r"conv_?#\.#", "conv1.0, conv1.1", "convolution and normalisation in a Sequential"),
+    Naming(r"(conv|bn|norm)_?#\.(conv|bn|norm)", "conv1.conv, conv1.bn", "convolution and normalisation in a module"),
     Naming(
-        r"(residual_function|residual|f|left|block|net|body|branch|main|convs?|layers?|conv_block)\.#", "Sequential"
+        r"(residual_function|residual|f|left|block|net|body|branch|main|convs?|layers?|conv_block)\.#",
+        "residual_function.0",
+        "Sequential",
     ),
-    Naming(r"layer\.#\.(convolution|normalization)", "HuggingFace"),
-    Naming(r"#", "the block is a Sequential itself"),
+    Naming(r"layer\.#\.(convolution|normalization)", "layer.0.convolution", "HuggingFace"),
+    Naming(r"#", "0, 1", "the block is a Sequential itself"),
 )
 SHORTCUTS = (
-    Naming(r"(shortcut|downsample|skip|short_?cut|proj(ection)?|down|match|adjust|right|identity)", "one convolution"),
-    Naming(r"(shortcut|downsample|skip|proj(ection)?|down|match|adjust|right|identity)\.#", "Sequential"),
+    Naming(
+        r"(shortcut|downsample|skip|short_?cut|proj(ection)?|down|match|adjust|right|identity)",
+        "shortcut",
+        "one convolution",
+    ),
+    Naming(r"(shortcut|downsample|skip|proj(ection)?|down|match|adjust|right|identity)\.#", "shortcut.0", "Sequential"),
     Naming(
         r"(shortcut|downsample|skip|proj(ection)?|down)\.(conv|bn|norm|convolution|normalization|conv#|bn#)",
+        "shortcut.conv",
         "hysts, timm resnetv2, HuggingFace",
     ),
-    Naming(r"(conv_?shortcut|shortcut_?conv|conv_?skip|skip_?conv|conv_?res|id_?conv)", "xternalz"),
-    Naming(r"(bn_?shortcut|shortcut_?bn|bn_?skip|skip_?bn|shortcut_?norm)", "several"),
+    Naming(r"(conv_?shortcut|shortcut_?conv|conv_?skip|skip_?conv|conv_?res|id_?conv)", "convShortcut", "xternalz"),
+    Naming(r"(bn_?shortcut|shortcut_?bn|bn_?skip|skip_?bn|shortcut_?norm)", "shortcut_bn", "several"),
 )
 HEADS = (
-    Naming(r"(fc|linear|classifier|head|output|out|logits?|dense)_?#?", "most"),
-    Naming(r"(fc|linear|classifier|head|output)\.(#|fc|linear)", "HuggingFace, timm resnetv2, MMPretrain"),
+    Naming(r"(fc|linear|classifier|head|output|out|logits?|dense)_?#?", "fc", "most"),
+    Naming(
+        r"(fc|linear|classifier|head|output)\.(#|fc|linear)", "classifier.1", "HuggingFace, timm resnetv2, MMPretrain"
+    ),
     Naming(
         r"(bn|norm|final_?bn|bn_?final|bn_?last|last_?bn|norm_final|post_?bn)_?#?",
+        "bn",
         "normalisation of pre-activation nets",
     ),
 )
@@ -92,8 +114,8 @@ BRANCH_NAME = re.compile(
 )
 """The name of a module, inside a block, that holds the branch alone."""
 
-NO_HEAD_RELU_STEMS = re.compile(r"init_conv(\..*)?")
-"""Stems of pre-activation nets whose last normalisation has no ReLU behind it (weiaicunzai's wide nets)."""
+NO_HEAD_RELU = ("init_conv", re.compile(r"conv2\.\d+\.residual\.\d+"))
+"""Stem and first convolution of the pre-activation nets whose last norm has no ReLU behind it (weiaicunzai, wide)."""
 
 
 def describe_mismatch(keys: Iterable[str]) -> str:
@@ -112,10 +134,10 @@ def describe_mismatch(keys: Iterable[str]) -> str:
             covered = _cover(blocks, insides)
             uncovered = [key for key, name in names.items() if not covered.fullmatch(name)]
             if best is None or len(uncovered) < len(best[0]):
-                best = (uncovered, f"{blocks.pattern} ({blocks.source})", f"{insides.pattern} ({insides.source})")
+                best = (uncovered, f"{blocks.example} ({blocks.source})", f"{insides.example} ({insides.source})")
     assert best is not None
     uncovered, block_text, inside_text = best
-    nearest = f"the nearest convention has blocks {block_text} with {inside_text} in them"
+    nearest = f"the nearest convention has blocks like {block_text} with {inside_text} in them"
     if not uncovered:
         return f"{nearest}, which covers the names but not the shapes"
     return f"{nearest}; it doesn't cover {compact(uncovered, most=6)}"

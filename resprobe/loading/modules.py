@@ -79,7 +79,7 @@ def dead_modules(tensors: Mapping[str, torch.Tensor], modules: Iterable[StoredMo
         key.removesuffix(f".{_COUNTER}"): int(tensor) for key, tensor in tensors.items() if key.endswith(f".{_COUNTER}")
     }
     idle = {name for name, count in counts.items() if count == 0 and _is_untouched(tensors, name)}
-    if not idle or len(idle) == len(counts):
+    if not idle or not any(counts.values()):
         return set()
     dead = set(idle)
     norms = [module.name for module in modules if module.kind == "norm"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from resprobe.errors import ResprobeError
-from resprobe.loading.conventions import NO_HEAD_RELU_STEMS
+from resprobe.loading.conventions import NO_HEAD_RELU
 from resprobe.loading.recognising import Recognition
 from resprobe.networks.blueprint import BlockPlan, Blueprint, Choices
 
@@ -75,7 +75,9 @@ def questions(recognition: Recognition, *, image_side: int | None) -> list[Quest
     asked.append(Question("final_relu", (True, False)))
     asked += _stem_questions(blueprint, image_side or CIFAR_SIDE)
     if blueprint.head_norm is not None:
-        relu = NO_HEAD_RELU_STEMS.fullmatch(blueprint.stem[0][0].name) is None
+        stem, first = NO_HEAD_RELU
+        names = blueprint.stem[0][0].name, blueprint.blocks[0].convolutions[0].name
+        relu = not (names[0] == stem and first.fullmatch(names[1]))
         asked.append(Question("head_relu", (relu, not relu), has_statistics=False))
     return asked
 
@@ -154,9 +156,12 @@ def _shortcut_inputs(blueprint: Blueprint) -> tuple[str, ...]:
 def _stride_places(blueprint: Blueprint) -> tuple[int, ...]:
     """Order the places of a block's stride: the first wide kernel, or where every such block changes its width."""
     strided = [block for block in blueprint.blocks if block.stride > 1]
-    places = range(1, len(strided[0].convolutions) + 1)
+    convolutions = strided[0].convolutions
+    # behind the last wide kernel a stride only picks pixels, which it can do before as well
+    last = max((place for place, c in enumerate(convolutions, start=1) if c.kernel != (1, 1)), default=1)
+    places = range(1, last + 1)
     if blueprint.is_bottleneck:
-        guess = next((place for place in places if strided[0].convolutions[place - 1].kernel != (1, 1)), 1)
+        guess = last
     else:
         guess = next((place for place in places if all(_widens(block, place) for block in strided)), 1)
     return (guess, *(place for place in places if place != guess))

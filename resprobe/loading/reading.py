@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,9 @@ def read_file(path: Path) -> CheckpointFile:
 def _read_torch(path: Path) -> Any:
     """Read what torch.save wrote."""
     try:
-        with path.open("rb") as stream:
+        # what PyTorch warns of (old formats, slow checks) is no concern of the user's
+        with path.open("rb") as stream, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             return torch.load(stream, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ResprobeError(_explain(path, str(error))) from error

@@ -63,10 +63,8 @@ def recognise(tensors: Mapping[str, torch.Tensor], *, path: Path) -> Recognition
 def _assemble(modules: Sequence[StoredModule]) -> tuple[Blueprint, tuple[bool, ...]]:
     strange = next((module for module in modules if module.kind == "unknown"), None)
     if strange is not None:
-        raise NotRecognised(
-            f"{strange.name or 'the tensors at the top'} is no convolution, linear layer or batch normalisation with "
-            "running statistics"
-        )
+        what = f"{strange.name} is" if strange.name else "the tensors at the top are"
+        raise NotRecognised(f"{what} no convolution, linear layer or batch normalisation with running statistics")
     layout = find_blocks(modules)
     stem, stem_rest = _stem(layout)
     blocks = _blocks(layout, stem[-1].out_channels)

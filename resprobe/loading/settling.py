@@ -30,6 +30,7 @@ LARGE_SIDE = 96
 GOOD_SCORE = 0.25
 CLEAR_RATIO = 2.0
 CLEAR_GAP = 0.05
+TINY_RATIO = 10.0
 HOPELESS_SCORE = 5.0
 
 
@@ -67,7 +68,7 @@ def settle(
 
     One answer is changed at a time, as long as that lowers the score. An answer is settled if the best candidate
     scores at most 0.25 and every other answer, beside the best ones to the other questions, at least twice as much and
-    0.05 more: the scores of right and wrong candidates leave a gap there. A convention is given up only for an answer
+    0.05 more (or, of a tiny score, ten times as much): right and wrong candidates leave a gap there. A convention is given up only for an answer
     that is better by this margin.
 
     Args:
@@ -228,4 +229,5 @@ def _with(choices: Choices, question: Question, option: Answer) -> Choices:
 
 
 def _is_clear(best: float, others: Sequence[float]) -> bool:
-    return all(other >= max(CLEAR_RATIO * best, best + CLEAR_GAP) for other in others)
+    gap = min(CLEAR_GAP, (TINY_RATIO - 1) * best)
+    return all(other >= max(CLEAR_RATIO * best, best + gap) for other in others)
