@@ -145,7 +145,8 @@ def parse_normalisation(text: str) -> Normalisation:
         close = difflib.get_close_matches(text, NORMALISATIONS, n=1)
         meant = f"did you mean {close[0]}?" if close else "pass one of these"
         raise ResprobeError(
-            f"normalisation: expected one of {', '.join(NORMALISATIONS)} MEAN,../STD,.. or npz:FILE, got {text!r}; {meant}"
+            f"normalisation: expected one of {', '.join(NORMALISATIONS)} or MEAN,../STD,.. or npz:FILE, got {text!r}; "
+            f"{meant}"
         )
     try:
         mean, std = (tuple(float(value) for value in values.split(",")) for values in (mean_text, std_text))

@@ -68,8 +68,8 @@ def settle(
 
     One answer is changed at a time, as long as that lowers the score. An answer is settled if the best candidate
     scores at most 0.25 and every other answer, beside the best ones to the other questions, at least twice as much and
-    0.05 more (or, of a tiny score, ten times as much): right and wrong candidates leave a gap there. A convention is given up only for an answer
-    that is better by this margin.
+    0.05 more (or, of a tiny score, ten times as much): right and wrong candidates leave a gap there. A convention is
+    given up only for an answer that is better by this margin.
 
     Args:
         blueprint: The network.

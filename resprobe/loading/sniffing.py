@@ -2,12 +2,15 @@
 
 import string
 import zipfile
+import zlib
 from pathlib import Path
 
 from resprobe.errors import ResprobeError
 
 SAVE_AGAIN = "save the network again with torch.save(model.state_dict(), FILE)"
 _HEAD_BYTES = 512
+_PIECE_BYTES = 2**20
+_LARGEST_INFLATION = 100
 _OTHER_KINDS = (
     (b"\x1f\x8b", "a gzip archive", "unpack it"),
     (b"BZh", "a bzip2 archive", "unpack it"),
@@ -79,10 +82,27 @@ def _sniff_zip(path: Path) -> str:
     if "constants.pkl" in inner or any(name.startswith("code/") for name in inner):
         raise _Refused("a TorchScript archive, which holds a program", f"load it with torch.jit.load and {SAVE_AGAIN}")
     if "data.pkl" in inner:
+        _check_sums(path)
         return "zip"
     if any(name.endswith(".npy") for name in names):
         raise _Refused("a NumPy archive", "give it as --data npz:FILE if it holds images")
     raise _Refused("a zip archive without a checkpoint in it", "unpack it")
+
+
+def _check_sums(path: Path) -> None:
+    """Compare every member with its checksum, which torch.load doesn't do; files may be saved without any."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [member for member in archive.infolist() if member.CRC != 0]
+            if sum(member.file_size for member in members) > _LARGEST_INFLATION * path.stat().st_size:
+                raise _Refused("a zip archive that inflates to many times its size", "check where it comes from")
+            for member in members:
+                with archive.open(member) as stream:
+                    while stream.read(_PIECE_BYTES):
+                        pass
+    # A damaged archive can fail anywhere in the reader.
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+        raise _Refused("a damaged zip archive", "download or copy it again") from error
 
 
 def _is_safetensors(head: bytes) -> bool:

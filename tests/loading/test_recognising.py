@@ -106,7 +106,7 @@ def layouts(draw):
 
 
 class TestRenaming:
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
     @given(layout=layouts())
     def test_same_logits(self, layout, tmp_path_factory, trained_like):
         """Whatever the parts are called, the file opens as the network that it is."""
@@ -214,7 +214,7 @@ class TestOthers:
             assert torch.equal(checkpoint.model(images), network(images))
         assert {fact: checkpoint.facts[fact].value for fact in facts} == facts
 
-    @pytest.mark.parametrize("arch", ["resnet18", "resnet50", "resnext50_32x4d", "wide_resnet50_2"])
+    @pytest.mark.parametrize("arch", ["resnet18", "resnext50_32x4d"])
     def test_torchvision(self, tmp_path, arch):
         from torchvision import models
 
@@ -256,20 +256,40 @@ class _Sided(list):
     image_shape = (3, 16, 16)
 
 
+def _vgg():
+    convolutions = {f"features.{i}": nn.Conv2d(8 if i else 3, 8, 3) for i in (0, 3, 6)}
+    modules = {**convolutions, "fc": nn.Linear(8, 10)}
+    return {f"{name}.{key}": value for name, module in modules.items() for key, value in module.state_dict().items()}
+
+
+def _mobilenet():
+    from torchvision import models
+
+    return models.mobilenet_v2(width_mult=0.25).state_dict()
+
+
+FAMILIES = {
+    "vgg": _vgg,
+    "mobilenet": _mobilenet,
+    "vit": lambda: {"class_token": torch.ones(1, 1, 8), "conv_proj.weight": torch.ones(8, 3, 4, 4)},
+}
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("arch", "message"),
+        ("family", "message"),
         [
-            ("vgg11", "got features.{0,3,6,8,11,13,16,18}.{weight,bias}.* no module that holds two convolutions"),
-            ("mobilenet_v2", "features.18.0 of shape .* has no place in a stem of 32 channels"),
-            ("vit_b_16", "the tensors at the top are no convolution"),
+            (
+                "vgg",
+                "got features.{0,3,6}.{weight,bias}, fc.{weight,bias}: there is no module that holds two convolutions",
+            ),
+            ("mobilenet", "features.18.0 of shape .* has no place in a stem of 8 channels"),
+            ("vit", "the tensors at the top are no convolution"),
         ],
     )
-    def test_other_families(self, write, arch, message):
-        from torchvision import models
-
+    def test_other_families(self, write, family, message):
         with pytest.raises(ResprobeError, match=message) as caught:
-            resprobe.load(write(models.get_model(arch).state_dict()))
+            resprobe.load(write(FAMILIES[family]()))
         assert "the nearest convention has blocks like" in str(caught.value)
         assert "name the network with --arch" in str(caught.value)
 
