@@ -164,8 +164,8 @@ def _settled(name: str, checkpoint: Checkpoint, data: ImageData, common: Common)
         if tried[-1][0] == 0:
             break
     _, best, normalisation = min(tried, key=lambda entry: entry[0])
-    if best is checkpoint:
-        return checkpoint
+    if best.foreign is None or best.foreign.verdict is None:
+        return best
     text = f"{checkpoint.path.name}: no --normalise is given; the statistics were compared under {normalisation.name}"
     return replace(best, notices=(*best.notices, text))
 

@@ -40,7 +40,6 @@ def folder(tmp_path, monkeypatch):
     for shortcut in ("pad", "projection"):
         tensors = build(parse_architecture("resnet8", width=4, shortcut=shortcut), seed=0).state_dict()
         torch.save({"state_dict": tensors, "acc": 99.0}, tmp_path / f"{shortcut}.pt")
-    torch.save()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

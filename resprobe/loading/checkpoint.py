@@ -113,15 +113,14 @@ class Checkpoint:
             images: Batches of normalised images with labels, such as an `ImageData`.
 
         Returns:
-            The checkpoint with what could be settled; the same one where nothing is open.
+            The checkpoint with what could be settled.
 
         Raises:
             ResprobeError: If the network can't run on these images.
         """
         if self.foreign is None:
             return self
-        foreign = self.foreign.settled_by(images)
-        return self if foreign is self.foreign else _with_foreign(self, foreign)
+        return _with_foreign(self, self.foreign.settled_by(images))
 
 
 def load(
@@ -164,16 +163,14 @@ def load(
     if isinstance(file.content, Mapping) and file.content.get("format") == "resprobe":
         return _load_own(file, file.content, arch, given, state)
     chosen = choose_state(file, state)
-    checkpoint = _load_foreign(file, chosen, arch, given, _side(images))
+    checkpoint = _load_foreign(file, chosen, arch, given)
     checkpoint = replace(
         checkpoint, claimed_error=claimed_error(file.content), notices=(*_notices(file, chosen), *checkpoint.notices)
     )
     return checkpoint if images is None else checkpoint.settled_by(images)
 
 
-def _load_foreign(
-    file: CheckpointFile, state: ChosenState, arch: str | None, given: Mapping[str, Any], image_side: int | None
-) -> Checkpoint:
+def _load_foreign(file: CheckpointFile, state: ChosenState, arch: str | None, given: Mapping[str, Any]) -> Checkpoint:
     """Open a file that doesn't say what it is."""
     if arch is not None and is_library_name(arch):
         network, architecture = load_library_network(arch, state.tensors, path=file.path)
@@ -191,7 +188,6 @@ def _load_foreign(
         path=file.path,
         given={**_facts_of_name(arch), **given},
         recorded={name: value for name, value in recorded.items() if value is not None},
-        image_side=image_side,
         recognition=recognition,
     )
     if arch is not None and foreign.blueprint.name != arch:
@@ -252,11 +248,6 @@ def _notices(file: CheckpointFile, state: ChosenState) -> tuple[str, ...]:
     if state.dtype != "float32":
         notices.append(f"{file.path.name}: weights of type {state.dtype}, turned into float32")
     return tuple(notices)
-
-
-def _side(images: Batches | None) -> int | None:
-    shape = getattr(images, "image_shape", None)
-    return int(shape[1]) if shape is not None else None
 
 
 def _load_own(

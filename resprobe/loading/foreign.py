@@ -29,7 +29,8 @@ class ForeignNetwork:
         recognition: What the keys say.
         asked: What they don't say.
         choices: The answers so far.
-        origins: How an answer is known that came with the file or from the caller.
+        given: Facts on the caller's word.
+        recorded: Facts that the file records beside the tensors.
         verdict: What the statistics say, once some images have gone through.
     """
 
@@ -38,7 +39,8 @@ class ForeignNetwork:
     recognition: Recognition
     asked: tuple[Question, ...]
     choices: Choices
-    origins: Mapping[str, str]
+    given: Mapping[str, Any]
+    recorded: Mapping[str, Any]
     verdict: Verdict | None = None
 
     @property
@@ -76,7 +78,21 @@ class ForeignNetwork:
         return filled(self.blueprint, self.state.tensors)
 
     def settled_by(self, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> "ForeignNetwork":
-        """Let images settle what is open, as far as they can."""
+        """Let images settle what is open, as far as they can; their size alone says something about strides."""
+        shape = getattr(batches, "image_shape", None)
+        if shape is not None:
+            fresh = open_foreign(
+                self.state,
+                path=self.path,
+                given=self.given,
+                recorded=self.recorded,
+                image_side=int(shape[1]),
+                recognition=self.recognition,
+            )
+            return fresh._settled_by(batches)
+        return self._settled_by(batches)
+
+    def _settled_by(self, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> "ForeignNetwork":
         has_questions = any(question.has_statistics and len(question.options) > 1 for question in self.asked)
         if not self.recognition.blueprint.has_norm or not has_questions:
             return self
@@ -129,8 +145,8 @@ class ForeignNetwork:
         scores = self.verdict.scores.get(question.fact, {}) if self.verdict is not None else {}
         if is_unsettled:
             return Fact(None, UNSETTLED, scores, tuple(map(as_text, question.options)))
-        if question.fact in self.origins:
-            return Fact(value, self.origins[question.fact])
+        if question.fact in self.given or question.fact in self.recorded:
+            return Fact(value, ASSUMED if question.fact in self.given else READ)
         if self.verdict is not None and question.fact in self.verdict.settled:
             return Fact(value, SETTLED, scores)
         return Fact(value, READ if question.is_open else ASSUMED, scores)
@@ -167,8 +183,7 @@ def open_foreign(
     asked_facts = {question.fact for question in asked}
     known = {fact: value for fact, value in recorded.items() if fact in asked_facts} | dict(given)
     asked = answered(asked, known, shortcut, path=path)
-    origins = {fact: ASSUMED if fact in given else READ for fact in known if fact in asked_facts}
-    return ForeignNetwork(path, state, recognition, tuple(asked), first_choices(recognition, asked), origins)
+    return ForeignNetwork(path, state, recognition, tuple(asked), first_choices(recognition, asked), given, recorded)
 
 
 def _read_facts(network: ForeignNetwork) -> dict[str, Fact]:

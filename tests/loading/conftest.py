@@ -91,18 +91,21 @@ class LeftRight(nn.Module):
 
 
 class ThirdConvolution(nn.Module):
-    """The shortcut is `conv3`, which no name tells (d2l)."""
+    """The shortcut is `conv3`, which no name tells (d2l), with a norm or without."""
 
-    def __init__(self, cin, cout, stride):
+    def __init__(self, cin, cout, stride, norm=False):
         super().__init__()
         self.conv1 = nn.Conv2d(cin, cout, 3, stride, 1)
         self.conv2 = nn.Conv2d(cout, cout, 3, 1, 1)
         self.conv3 = nn.Conv2d(cin, cout, 1, stride) if stride != 1 or cin != cout else None
         self.bn1, self.bn2 = nn.BatchNorm2d(cout), nn.BatchNorm2d(cout)
+        if norm and self.conv3 is not None:
+            self.bn3 = nn.BatchNorm2d(cout)
 
     def forward(self, x):
         out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        return F.relu(out + (x if self.conv3 is None else self.conv3(x)))
+        short = x if self.conv3 is None else self.conv3(x)
+        return F.relu(out + (self.bn3(short) if hasattr(self, "bn3") else short))
 
 
 class Net(nn.Module):
@@ -246,6 +249,10 @@ OTHERS = {
     "residual_function": lambda: Net(ResidualFunction, stem=("init_conv", "bn"), stages="conv{}_x", head="fc"),
     "left and right": lambda: Net(LeftRight, stages="stage{}"),
     "third convolution": lambda: Net(ThirdConvolution, stages="b{}"),
+    "third convolution with norm": lambda: Net(partial(ThirdConvolution, norm=True)),
+    "one width, pre-activation": lambda: Net(SharedPreactivation, widths=(8, 8), stem=("conv1",)),
+    "one width, last norm": lambda: Net(SharedPreactivation, widths=(8, 8), stem=("conv1", "", "bn_last")),
+    "one width, post-activation": lambda: Net(partial(OptionA, residual=False), widths=(8, 8)),
     "final block": FinalBlockNet,
     "two linear layers": DeepHead,
 }

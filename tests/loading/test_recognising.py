@@ -201,6 +201,7 @@ class TestOthers:
             ("residual_function", {"depth": 20, "block": "bottleneck", "groups": 2, "stride_place": 2}),
             ("left and right", {"depth": 14, "convolution_bias": True, "shortcut": "projection"}),
             ("third convolution", {"depth": 14, "shortcut": "projection"}),
+            ("third convolution with norm", {"depth": 14, "shortcut": "projection"}),
             ("two linear layers", {"depth": 7, "norm": "none", "stem_stride": 2, "first_stage_stride": 2}),
         ],
     )
@@ -213,6 +214,23 @@ class TestOthers:
         with torch.inference_mode():
             assert torch.equal(checkpoint.model(images), network(images))
         assert {fact: checkpoint.facts[fact].value for fact in facts} == facts
+
+    @pytest.mark.parametrize(
+        ("name", "options", "preactivation"),
+        [
+            ("one width, pre-activation", {"facts": {"shortcut_input": "projections"}}, True),
+            ("one width, last norm", {"facts": {"shortcut_input": "projections"}}, True),
+            ("one width, post-activation", {"shortcut": "none"}, False),
+        ],
+    )
+    def test_where_sizes_tell_nothing(self, write, other, name, options, preactivation):
+        """With one width everywhere, the order of the keys tells norms before and after convolutions apart."""
+        network = other(name)
+        checkpoint = resprobe.load(write(network.state_dict()), **options)
+        assert checkpoint.facts["preactivation"].value == preactivation
+        images = torch.randn(2, 3, 16, 16)
+        with torch.inference_mode():
+            assert torch.equal(checkpoint.model(images), network(images))
 
     @pytest.mark.parametrize("arch", ["resnet18", "resnext50_32x4d"])
     def test_torchvision(self, tmp_path, arch):

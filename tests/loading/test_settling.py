@@ -93,6 +93,20 @@ class TestUnsettled:
         with pytest.raises(ResprobeError, match="no normalisation whose statistics could; give --shortcut pad"):
             checkpoint.model  # noqa: B018
 
+    def test_candidates_that_are_too_close(self, write, other, images):
+        """Statistics that drifted away hide the side of the zeros, though every candidate is near."""
+        network = other("option A, one block")
+        tensors = {key: value.clone() for key, value in network.state_dict().items()}
+        for stage in ("layer2.0", "layer3.0"):
+            for leaf in ("running_mean", "running_var"):
+                tensors[f"{stage}.bn1.{leaf}"] *= 1.3
+        checkpoint = resprobe.load(write(tensors), shortcut="pad", images=images)
+        padding = checkpoint.facts["padding"]
+        assert (padding.value, padding.how) == (None, "unsettled")
+        assert min(padding.scores.values()) < 0.25
+        with pytest.raises(ResprobeError, match=r"expected to know padding .*or give --fact padding=both\|end\|start"):
+            checkpoint.model  # noqa: B018
+
     def test_images_of_another_shape(self, write, other):
         grey = [(torch.randn(4, 1, 16, 16), torch.zeros(4, dtype=torch.int64))]
         with pytest.raises(

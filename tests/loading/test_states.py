@@ -25,6 +25,8 @@ class TestChoice:
             ({"epoch": 3, "state_dict_ema": AVERAGE, "state_dict": PLAIN}, "state_dict"),
             ({"model_ema": AVERAGE, "model": PLAIN, "opt": OPTIMIZER}, "model"),
             ({"model": {"ema": AVERAGE, "state_dict": PLAIN}}, "model.state_dict"),
+            ({"model": {"ema": AVERAGE, "main": PLAIN}}, "model.main"),
+            ({"shadow": AVERAGE, "student": PLAIN}, "student"),
             ([PLAIN, AVERAGE], "0"),
             ({"networks": [PLAIN, AVERAGE]}, "networks.0"),
             ({"ema": PLAIN}, "ema"),
