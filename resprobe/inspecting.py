@@ -143,7 +143,8 @@ def _images(name: str, checkpoint: Checkpoint, common: Common, notify: Notify) -
     if common.data is None and checkpoint.data is None:
         return None
     known = common.normalise is not None or checkpoint.normalisation is not None
-    normalisation = None if known else _usual(checkpoint)[0]
+    # which one it was is asked later; this one fits any number of channels
+    normalisation = None if known else NORMALISATIONS["none"]
     try:
         return open_images(name, checkpoint, common, normalisation=normalisation)
     except ResprobeError as error:

@@ -218,6 +218,20 @@ class TestPixelMeans:
         assert "expected constants per channel for training" in resprobe(*call)[2]
 
 
+class TestChannels:
+    def test_images_that_dont_fit(self, resprobe):
+        code, _, err = resprobe("inspect", "--ckpt", "own.pt", "--data", "npz:images.npz", "--normalise", "cifar10")
+        assert code == 1
+        assert "expected 1 channels for own.pt, got 3" in err
+
+    def test_without_normalise(self, resprobe):
+        code, out, err = resprobe("inspect", "--ckpt", "projection.pt", "--data", "npz:images.npz")
+        assert code == 0
+        assert "no --normalise is given; the statistics were compared under imagenet" in err
+        assert "measured unknown" in out
+        assert "error by normalisation: imagenet" in out
+
+
 class TestCost:
     @pytest.mark.parametrize(
         ("name", "options", "shape", "expected"),
