@@ -99,6 +99,33 @@ def reorder(
 
 
 @app.command()
+@with_common_options
+def inspect(
+    common: Common,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what a checkpoint is.
+
+    Shows its architecture, how each fact about it is known, its units, parameters and multiply-adds, and with --data
+    its error under each usual normalisation.
+    """
+    from resprobe.inspecting import inspect as inspect_checkpoint
+
+    notify = functools.partial(_notice, quiet=common.quiet)
+    reports = [inspect_checkpoint(name, common, notify, all_baselines=not as_json) for name in common.ckpt]
+    if as_json:
+        for report in reports:
+            print(report.as_json())
+        return
+    from rich.console import Console
+
+    from resprobe.inspection_tables import show_inspection
+
+    for report in reports:
+        show_inspection(report, Console())
+
+
+@app.command()
 def train(
     *,
     arch: Annotated[
@@ -147,6 +174,8 @@ def train(
     from resprobe.training import default_recipe
     from resprobe.training import train as run_training
 
+    if normalise is not None and normalise.startswith("npz:"):
+        raise ResprobeError(f"normalise: expected constants per channel for training, got {normalise}; give MEAN/STD")
     open_split = functools.partial(
         open_data, normalisation=normalise, data_dir=data_dir, download=download, image_size=image_size
     )
@@ -215,17 +244,31 @@ def _analyse(analysis: str, function: str, options: Mapping[str, Any], common: C
     """Run one analysis on every checkpoint."""
     from resprobe import probes
     from resprobe.devices import pick_device, precision_dtype
+    from resprobe.opening import open_settled
 
     device = pick_device(common.device)
     precision_dtype(common.precision)
     run = getattr(probes, function)
     for name, out in zip(common.ckpt, _out_paths(analysis, common), strict=True):
-        checkpoint, data = _open(name, common)
+        checkpoint, data = open_settled(name, common, functools.partial(_notice, quiet=common.quiet))
         checkpoint.model.to(device)
         dataset = _run_once(analysis, run, {**options, "precision": common.precision}, checkpoint, data, out, common)
         _show(dataset)
+        _warn_of_gap(checkpoint, dataset, common.quiet)
         if common.plot:
             _save_figure([dataset], out.with_suffix(".png"), common.quiet)
+
+
+def _warn_of_gap(checkpoint: "Checkpoint", dataset: "xr.Dataset", quiet: bool) -> None:
+    """Warn where the measured error is far from the one that the file claims."""
+    from resprobe.loading.claims import describe_gap
+
+    if "baseline_num_correct" in dataset:
+        num_images = int(dataset.attrs["num_images"])
+        num_wrong = num_images - int(dataset.baseline_num_correct)
+        warning = describe_gap(checkpoint.claimed_error, num_wrong, num_images)
+        if warning is not None:
+            _notice(f"{checkpoint.path.name}: {warning}", quiet)
 
 
 def _run_once(
@@ -259,47 +302,6 @@ def _run_once(
     said = f"{out} holds this result already; --overwrite computes it again" if found else f"saved {out}"
     _notice(said, common.quiet)
     return dataset
-
-
-def _open(name: str, common: Common) -> "tuple[Checkpoint, ImageData]":
-    """Open a checkpoint and the data that go with it."""
-    from resprobe.data import open_data
-    from resprobe.loading import load
-
-    checkpoint = load(name, arch=common.arch, shortcut=common.shortcut)
-    data_name = common.data or checkpoint.data
-    if data_name is None:
-        raise ResprobeError(
-            f"{name}: expected to know the data, got a file that doesn't say; give --data and --normalise"
-        )
-    # the file's own normalisation goes with the network, whatever images it is shown
-    normalisation = common.normalise or checkpoint.normalisation
-    data = open_data(
-        data_name,
-        split=common.split,
-        num_images=common.num_images,
-        normalisation=normalisation,
-        batch_size=common.batch_size,
-        data_dir=common.data_dir,
-        download=common.download,
-        image_size=common.image_size,
-    )
-    _check_fit(checkpoint, data)
-    return checkpoint, data
-
-
-def _check_fit(checkpoint: "Checkpoint", data: "ImageData") -> None:
-    architecture = checkpoint.architecture
-    pairs = {
-        "channels": (architecture.in_channels, data.image_shape[0]),
-        "classes": (architecture.num_classes, data.num_classes),
-    }
-    for what, (expected, got) in pairs.items():
-        if got is not None and got != expected:
-            raise ResprobeError(
-                f"{data.name}: expected {expected} {what} for {checkpoint.path.name}, got {got}; "
-                "choose the data that the network was trained on"
-            )
 
 
 def _out_paths(analysis: str, common: Common) -> list[Path]:

@@ -35,14 +35,29 @@ class Common:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A name such as imagenet, or MEAN,../STD,... Default: what the checkpoint says.",
+            help="A name such as imagenet, MEAN,../STD,..., or npz:FILE with a mean per pixel. Default: what the "
+            "checkpoint says.",
         ),
     ] = None
     arch: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The network, such as resnet20, where the file doesn't say."),
+        typer.Option(
+            metavar="NAME",
+            help="The network, such as resnet20, torchvision:resnet50 or timm:resnet50d, where its keys don't show it.",
+        ),
     ] = None
-    shortcut: Annotated[str | None, typer.Option(help="pad or projection, where the file doesn't say.")] = None
+    shortcut: Annotated[
+        str | None, typer.Option(help="pad, projection, identity or none, where the file doesn't show it.")
+    ] = None
+    fact: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Another fact that the file doesn't show, such as padding=end; repeatable."
+        ),
+    ] = None
+    state: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which state_dict of the file to take, where it has several.")
+    ] = None
     batch_size: Annotated[int, typer.Option(help="Images per batch; no effect on the result.")] = 100
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto"
     precision: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32"

@@ -3,6 +3,7 @@
 import difflib
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -119,7 +120,7 @@ def parse_normalisation(text: str) -> Normalisation:
 
     Args:
         text: a key of `NORMALISATIONS`, or `MEAN,../STD,..` with one mean and one std per channel, on pixels
-            scaled to [0, 1].
+            scaled to [0, 1]; or `npz:FILE` with a mean image, as in `read_pixel_normalisation`.
 
     Returns:
         The normalisation; its name is `custom` where numbers were given.
@@ -135,12 +136,17 @@ def parse_normalisation(text: str) -> Normalisation:
     """
     if text in NORMALISATIONS:
         return NORMALISATIONS[text]
+    if text.startswith("npz:"):
+        from resprobe.data.pixel_means import read_pixel_normalisation
+
+        return read_pixel_normalisation(Path(text.removeprefix("npz:")).expanduser())
     mean_text, slash, std_text = text.partition("/")
     if not slash:
         close = difflib.get_close_matches(text, NORMALISATIONS, n=1)
         meant = f"did you mean {close[0]}?" if close else "pass one of these"
         raise ResprobeError(
-            f"normalisation: expected one of {', '.join(NORMALISATIONS)} or MEAN,../STD,.., got {text!r}; {meant}"
+            f"normalisation: expected one of {', '.join(NORMALISATIONS)} or MEAN,../STD,.. or npz:FILE, got {text!r}; "
+            f"{meant}"
         )
     try:
         mean, std = (tuple(float(value) for value in values.split(",")) for values in (mean_text, std_text))

@@ -2,7 +2,9 @@
 
 import hashlib
 import pickle
-from collections.abc import Mapping
+import re
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ from typing import Any
 import torch
 
 from resprobe.errors import ResprobeError
+from resprobe.loading.sniffing import SAVE_AGAIN, sniff
 
 CHECKPOINT_FOLDER = Path("checkpoints")
+_FORBIDDEN = re.compile(r"(?:GLOBAL|global:?|class:?|function:?) ([\w.]+\.[\w.]+)")
 
 
 @dataclass(frozen=True)
@@ -21,12 +25,14 @@ class CheckpointFile:
     Attributes:
         path: Where it was found.
         sha256: Hash of the file.
-        content: The object in it, a dict.
+        format: `zip` or `pickle` (both written by torch.save), or `safetensors`.
+        content: The object in it.
     """
 
     path: Path
     sha256: str
-    content: Mapping[str, Any]
+    format: str
+    content: Mapping[str, Any] | Sequence[Any]
 
 
 def locate(name: str | Path) -> Path:
@@ -52,7 +58,7 @@ def locate(name: str | Path) -> Path:
 
 
 def read_file(path: Path) -> CheckpointFile:
-    """Read a checkpoint onto the CPU.
+    """Read a checkpoint onto the CPU; nothing in it is executed.
 
     Args:
         path: The file.
@@ -64,68 +70,66 @@ def read_file(path: Path) -> CheckpointFile:
         ResprobeError: If it can't be read, is no checkpoint, or holds objects other than tensors and plain values.
     """
     try:
+        file_format = sniff(path)
         with path.open("rb") as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-            stream.seek(0)
-            content = torch.load(stream, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ResprobeError(f"{path}: expected a checkpoint file, got one that can't be read ({error})") from error
+    content = _read_safetensors(path) if file_format == "safetensors" else _read_torch(path)
+    if not isinstance(content, Mapping | list | tuple):
+        raise ResprobeError(f"{path}: expected a dict of tensors, got {type(content).__name__}; {SAVE_AGAIN}")
+    return CheckpointFile(path, sha256, file_format, content)
+
+
+def _read_torch(path: Path) -> Any:
+    """Read what torch.save wrote."""
+    try:
+        # what PyTorch warns of (old formats, slow checks) is no concern of the user's
+        with path.open("rb") as stream, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(stream, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise ResprobeError(
-            f"{path}: expected a checkpoint of tensors and plain values, got something else "
-            f"({_reason(error)}); save the network again with torch.save(model.state_dict(), FILE)"
-        ) from error
+        raise ResprobeError(_explain(path, str(error))) from error
     # A damaged file can fail anywhere in the reader, with any exception.
     except Exception as error:
+        raise _unreadable(path, "written by torch.save", error) from error
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    """Read what safetensors wrote."""
+    try:
+        from safetensors.torch import load_file
+    except ImportError as error:
         raise ResprobeError(
-            f"{path}: expected a checkpoint written by torch.save, got a file that can't be read "
-            f"({_reason(error)}); check that it is one and that it is complete"
+            f"{path}: expected the package safetensors, which reads this file, got none; pip install safetensors"
         ) from error
-    if not isinstance(content, Mapping):
-        raise ResprobeError(
-            f"{path}: expected a dict of tensors, got {type(content).__name__}; "
-            "save the network again with torch.save(model.state_dict(), FILE)"
-        )
-    return CheckpointFile(path, sha256, content)
+    try:
+        # the file is in the order of the tensors' types and sizes, which says nothing
+        return dict(sorted(load_file(path, device="cpu").items()))
+    # Here too a damaged file can fail anywhere.
+    except Exception as error:
+        raise _unreadable(path, "written by safetensors", error) from error
 
 
-def state_dict_of(file: CheckpointFile) -> dict[str, torch.Tensor]:
-    """Take the tensors of the network out of the file, without the prefix that data-parallel training adds.
-
-    Args:
-        file: A checkpoint: a state_dict, or a dict that holds one under `state_dict`.
-
-    Returns:
-        Names and tensors, in the order of the file.
-
-    Raises:
-        ResprobeError: If there is no state_dict, or it has numbers that are not finite.
-    """
-    tensors = file.content.get("state_dict", file.content)
-    if (
-        not isinstance(tensors, Mapping)
-        or not tensors
-        or not all(isinstance(value, torch.Tensor) for value in tensors.values())
-    ):
-        raise ResprobeError(
-            f"{file.path}: expected a state_dict, got the entries {_some(file.content)}; "
-            "save the network again with torch.save(model.state_dict(), FILE)"
-        )
-    tensors = {str(name): value for name, value in tensors.items()}
-    while all(name.startswith("module.") for name in tensors):
-        tensors = {name.removeprefix("module."): value for name, value in tensors.items()}
-    for name, value in tensors.items():
-        if value.is_floating_point() and not value.isfinite().all():
-            raise ResprobeError(
-                f"{file.path}: expected finite weights, got NaN or infinity in {name}; "
-                "take a checkpoint from before the training diverged"
-            )
-    return tensors
+def _explain(path: Path, message: str) -> str:
+    """Say what a pickle holds that PyTorch refuses to unpickle."""
+    start = f"{path}: expected a checkpoint of tensors and plain values"
+    found = _FORBIDDEN.search(message)
+    if found is None:
+        return f"{start}, got something else ({_first_line(message)}); {SAVE_AGAIN}"
+    name = found[1]
+    if name.startswith(("torch.fx", "torch.nn.", "torchvision.", "timm.", "__main__.")):
+        return f"{start}, got a pickled module ({name}), which would run its author's code; {SAVE_AGAIN} where it loads"
+    return f"{start}, got a Python object ({name}), which could run code when it is read; {SAVE_AGAIN} where it loads"
 
 
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:120].rstrip(". ")
+def _unreadable(path: Path, what: str, error: Exception) -> ResprobeError:
+    return ResprobeError(
+        f"{path}: expected a checkpoint {what}, got a file that can't be read "
+        f"({_first_line(str(error)) or type(error).__name__}); check that it is one and that it is complete"
+    )
 
 
-def _some(content: Mapping[str, Any]) -> str:
-    names = [str(name) for name in content]
-    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "") if names else "none"
+def _first_line(message: str) -> str:
+    lines = message.strip().splitlines()
+    return lines[0][:120].rstrip(". ") if lines else ""

@@ -58,23 +58,39 @@ def rebuild(architecture: Architecture, tensors: Mapping[str, torch.Tensor], *, 
     """
     network = build(architecture, seed=0)
     expected = network.state_dict()
-    for name, value in expected.items():
-        got = tensors.get(name)
-        if got is None and name.endswith("num_batches_tracked"):
+    check_tensors(expected, tensors, architecture.name, path=path)
+    network.load_state_dict({**expected, **tensors})
+    return network.eval()
+
+
+def check_tensors(
+    expected: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], name: str, *, path: Path
+) -> None:
+    """Refuse tensors that are not those of a network.
+
+    Args:
+        expected: The network's state_dict; counters of batches may be missing among the tensors.
+        tensors: What a file holds.
+        name: The network, for messages.
+        path: The file, for messages.
+
+    Raises:
+        ResprobeError: If a tensor is missing, has another shape or is unknown; the message names the first one.
+    """
+    for key, value in expected.items():
+        got = tensors.get(key)
+        if got is None and key.endswith("num_batches_tracked"):
             continue
         if got is None or got.shape != value.shape:
             shape = "no such tensor" if got is None else f"shape {tuple(got.shape)}"
             raise ResprobeError(
-                f"{path}: {name}: expected shape {tuple(value.shape)} in {architecture.name}, got {shape}; check --arch"
+                f"{path}: {key}: expected shape {tuple(value.shape)} in {name}, got {shape}; check --arch"
             )
-    for name, value in tensors.items():
-        if name not in expected:
+    for key, value in tensors.items():
+        if key not in expected:
             raise ResprobeError(
-                f"{path}: {name}: expected no such tensor in {architecture.name}, got shape {tuple(value.shape)}; "
-                "check --arch"
+                f"{path}: {key}: expected no such tensor in {name}, got shape {tuple(value.shape)}; check --arch"
             )
-    network.load_state_dict({**expected, **tensors})
-    return network.eval()
 
 
 def _tensor(tensors: Mapping[str, torch.Tensor], key: str, path: Path) -> torch.Tensor:

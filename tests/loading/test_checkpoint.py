@@ -22,16 +22,6 @@ def own_content(**changes):
     }
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(content, name="net.pt"):
-        path = tmp_path / name
-        torch.save(content, path) if not isinstance(content, bytes) else path.write_bytes(content)
-        return path
-
-    return write
-
-
 class TestOwnFiles:
     def test_says_what_it_is(self, write):
         checkpoint = resprobe.load(write(own_content()))
@@ -109,18 +99,21 @@ class TestForeignFiles:
         checkpoint = resprobe.load(write(network.state_dict()), arch="resnet8")
         assert checkpoint.architecture == network.architecture
 
-    def test_without_arch(self, write):
-        with pytest.raises(ResprobeError, match="got a bare state_dict of .* tensors; name the network with --arch"):
-            resprobe.load(write(build(ARCHITECTURE).state_dict()))
-
     def test_unknown_tensor(self, write):
         tensors = {**build(ARCHITECTURE).state_dict(), "extra.weight": torch.zeros(2)}
         with pytest.raises(ResprobeError, match=r"extra.weight: expected no such tensor in resnet8, got shape \(2,\)"):
             resprobe.load(write(tensors), arch="resnet8")
 
     def test_other_key_names(self, write):
-        with pytest.raises(ResprobeError, match="conv1.weight: expected a weight .* got no such tensor"):
+        with pytest.raises(ResprobeError, match="got weight: the tensors at the top are no convolution"):
             resprobe.load(write({"weight": torch.zeros(2)}), arch="resnet8")
+
+    def test_another_depth(self, write):
+        tensors = {f"body.{key}": tensor for key, tensor in build(ARCHITECTURE).state_dict().items()}
+        with pytest.raises(ResprobeError, match="expected resnet14, as --arch says, got the keys of resnet8"):
+            resprobe.load(write(tensors), arch="resnet14")
+        assert resprobe.load(write(tensors), arch="resnet8").facts["residual"].how == "unsettled"
+        assert resprobe.load(write(tensors), arch="plain8").model.architecture.name == "plain8"
 
     @pytest.mark.parametrize("number", [float("nan"), float("inf")])
     def test_weights_that_are_not_finite(self, write, number):
@@ -129,43 +122,10 @@ class TestForeignFiles:
         with pytest.raises(ResprobeError, match="expected finite weights, got NaN or infinity in layer1.0.conv1.weig"):
             resprobe.load(write(tensors), arch="resnet8")
 
-    @pytest.mark.parametrize(("name", "num_correct"), [("akamaster-resnet20", 915), ("akamaster-resnet56", 926)])
+    @pytest.mark.parametrize(("name", "num_correct"), [("akamaster-resnet20", 915)])
     def test_real_files(self, real, name, num_correct):
         checkpoint = resprobe.load(real / f"{name}.th", arch=name.partition("-")[2])
         data = resprobe.open_data(f"npz:{real / 'cifar10-test-1000.npz'}", normalisation="imagenet", num_images=1000)
         with torch.inference_mode():
             correct = sum(int((checkpoint.model(x).argmax(1) == y).sum()) for x, y in data)
         assert correct == num_correct
-
-
-class TestDamagedFiles:
-    def test_no_such_file(self, tmp_path):
-        with pytest.raises(ResprobeError, match="expected a checkpoint file, got nothing at"):
-            resprobe.load(tmp_path / "absent.pt")
-
-    def test_folder(self, tmp_path):
-        with pytest.raises(ResprobeError, match="expected a checkpoint file, got a folder"):
-            resprobe.load(tmp_path)
-
-    @pytest.mark.parametrize("content", [b"", b"hello, I am a text", bytes(range(256)), b"PK\x03\x04 cut"])
-    def test_not_a_checkpoint(self, write, content):
-        with pytest.raises(ResprobeError, match="expected a checkpoint"):
-            resprobe.load(write(content))
-
-    @pytest.mark.parametrize("tenths", range(1, 10))
-    def test_cut_short(self, write, tenths):
-        path = write(own_content())
-        whole = path.read_bytes()
-        path.write_bytes(whole[: len(whole) * tenths // 10])
-        with pytest.raises(ResprobeError, match="expected a checkpoint"):
-            resprobe.load(path)
-
-    @pytest.mark.parametrize("content", [torch.zeros(3), [1, 2], {}, {"a": 1}, {"state_dict": {"a": 1}}])
-    def test_no_state_dict(self, write, content):
-        with pytest.raises(ResprobeError, match="expected a (dict of tensors|state_dict)"):
-            resprobe.load(write(content), arch="resnet8")
-
-    def test_nothing_in_a_file_is_executed(self, write, tmp_path):
-        path = write({"state_dict": build(ARCHITECTURE)})
-        with pytest.raises(ResprobeError, match="expected a checkpoint of tensors and plain values"):
-            resprobe.load(path)
