@@ -102,6 +102,7 @@ def main() -> None:
         model = with_random_statistics(network).to(device)
         batches = random_batches(arguments.images, arguments.batch_size, device)
     segments = find(model, batches[0][0][:2])
+    assert isinstance(segments, Segments)
     names = [unit.name for unit in segments.units]
     print(
         f"{arguments.arch}, {len(names)} units, {arguments.images} images in batches of {arguments.batch_size}, ",

@@ -70,7 +70,7 @@ class TestLesion:
     def test_same_question_is_not_computed_again(self, resprobe, monkeypatch):
         _, first, _ = resprobe(*LESION)
         before = results.open("results/lesion-resnet8.nc")
-        monkeypatch.setattr("resprobe.probes.lesion", lambda *args, **options: pytest.fail("computed again"))
+        monkeypatch.setattr("resprobe.probes.lesions.score", lambda *args, **options: pytest.fail("computed again"))
         code, second, err = resprobe(*LESION, "--batch-size", 7)
         assert (code, second) == (0, first)
         assert "holds this result already" in err

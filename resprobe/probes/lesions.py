@@ -103,7 +103,13 @@ def lesion(
         coords,
         title="Error after the deletion of single units",
         references=REFERENCES,
-        options={"units": units, "by": by, "precision": precision, "per_image": per_image, **_given(shortcut=shortcut)},
+        options={
+            "units": units,
+            "shortcut": shortcut,
+            "by": by,
+            "precision": precision,
+            "per_image": per_image,
+        },
         provenance=provenance,
         data=data,
     )
@@ -173,16 +179,12 @@ def lesion_curve(
             "seed": seed,
             "by": by,
             "precision": precision,
-            **_given(units=units, shortcut=shortcut),
+            "units": units,
+            "shortcut": shortcut,
         },
         provenance=provenance,
         data=data,
     )
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """Keep options that have a value: those that were left out are no part of a result's fingerprint."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _lesion_variables(scores: Scores, rows: list[int], num_units: int) -> dict[str, Any]:

@@ -33,7 +33,8 @@ def make_attrs(
         analysis: Name of the analysis, a key of `SCHEMA`.
         title: One line for people.
         references: The papers that the analysis follows.
-        options: Every option that the numbers depend on, as JSON values; `seed` becomes an attribute too.
+        options: Every option that the numbers depend on, as JSON values; None is left out, `seed` becomes an
+            attribute too.
         model: `checkpoint`, `checkpoint_sha256`, `architecture` (a name) and `facts` (a dict), as far as
             known; None for a model that came from no file.
         data: `ImageData.provenance`: `data`, `data_sha256`, `split`, `num_images`, `normalisation`; None for
@@ -51,7 +52,9 @@ def make_attrs(
     taken = sorted(set(_SETTING_KEYS) & set(options))
     if taken:
         raise ResprobeError(f"options: expected the options alone, got {', '.join(taken)}; pass these in model or data")
-    settings = dict(options) | {key: known[key] for key in _SETTING_KEYS}
+    # None stands for an option that was left out: a result stays the same when its analysis learns a new one
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = given | {key: known[key] for key in _SETTING_KEYS}
     seed = options.get("seed")
     return {
         "title": title,
