@@ -18,7 +18,7 @@ from torch import nn
 import resprobe
 from resprobe.devices import device_of, pick_device
 from resprobe.probes.scoring import fast_segments
-from resprobe.units import Segments, find
+from resprobe.units import Segments, WholeModel, find
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -40,7 +40,7 @@ def timed_lesion(model: nn.Module, batches: Batches, precision: str) -> tuple[li
     return [int(result.baseline_num_correct), *result.num_correct.values.tolist()], seconds
 
 
-def timed_pass(segments: Segments, batches: Batches) -> float:
+def timed_pass(segments: Segments | WholeModel, batches: Batches) -> float:
     """Take the time of one forward pass over all images; the first one warms up."""
     with torch.inference_mode():
         for repeat in range(2):
@@ -102,7 +102,6 @@ def main() -> None:
         model = with_random_statistics(network).to(device)
         batches = random_batches(arguments.images, arguments.batch_size, device)
     segments = find(model, batches[0][0][:2])
-    assert isinstance(segments, Segments)
     names = [unit.name for unit in segments.units]
     print(
         f"{arguments.arch}, {len(names)} units, {arguments.images} images in batches of {arguments.batch_size}, ",

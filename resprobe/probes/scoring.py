@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,10 +61,7 @@ class Scores:
         return 1 - self.num_correct / self.num_images
 
 
-Cut = TypeVar("Cut", Segments, WholeModel)
-
-
-def fast_segments(segments: Cut, precision: str) -> Cut:
+def fast_segments(segments: Segments | WholeModel, precision: str) -> Segments | WholeModel:
     """Prepare segments for speed: batch normalisation folded, convolutions in channels_last memory format.
 
     Args:
