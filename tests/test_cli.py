@@ -1,9 +1,7 @@
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -299,28 +297,23 @@ class TestProcess:
         assert not re.search(r"\| +(torch|xarray|numpy)$", run.stderr, re.MULTILINE)
 
     def test_ctrl_c_during_a_run(self, folder):
-        command = [
-            sys.executable,
-            "-m",
-            "resprobe",
-            "lesion-curve",
-            "--ckpt",
-            "resnet8.pt",
-            "--num-deleted",
-            "1:3",
-        ]
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        process = subprocess.Popen(
-            [*command, "--draws", "20000", "--batch-size", "1"],
+        # started in the background of a shell, the tests would hand on that Ctrl-C is to be ignored
+        start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        script = f"{start}; from resprobe.cli import main; main()"
+        options = ["--num-deleted", "1:3", "--draws", "20000", "--batch-size", "1"]
+        with subprocess.Popen(
+            [sys.executable, "-u", "-c", script, "lesion-curve", "--ckpt", "resnet8.pt", *options],
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
-        )
-        time.sleep(8)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        ) as process:
+            try:
+                assert " s left" in process.stderr.readline()
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=60)
+            finally:
+                process.kill()
         assert process.returncode == 130
         assert out == ""
-        assert err.splitlines()[-1] == "resprobe: error: interrupted; what was not finished was not written"
+        assert err == "resprobe: error: interrupted; what was not finished was not written\n"
         assert not (folder / "results").exists()
