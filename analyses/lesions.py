@@ -1,6 +1,6 @@
 """Lesions of plain and residual networks: what a network still gets right without some of its units.
 
-    python analyses/lesions.py            the digits networks of checkpoints/, about ten minutes on two CPU cores
+    python analyses/lesions.py            the digits networks of checkpoints/, about five minutes on two CPU cores
     python analyses/lesions.py --quick    a few images and draws, to see that everything works
 
 For each network the deletion of single units; for the residual ones also the deletion of several random units and
@@ -22,7 +22,7 @@ from resprobe import plots, results
 ROOT = Path(__file__).parents[1]
 PAIRS = (("resnet20", "plain20"), ("resnet56", "plain56"), ("resnet110", "plain110"))
 PREACTIVATION = "preresnet110"
-DRAWS = 10
+DRAWS = 20
 QUICK_IMAGES = 60
 
 
@@ -52,7 +52,7 @@ def measure(
 def sizes(num_units: int, quick: bool) -> list[int]:
     """Choose how many units to delete or pairs to swap: up to about the half of them, in even steps."""
     most = max(num_units // 2, 2)
-    return sorted({1, most}) if quick else sorted({round(most * step / 6) for step in range(1, 7)} - {0})
+    return sorted({1, most}) if quick else sorted({round(most * step / 10) for step in range(1, 11)} - {0})
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -178,4 +178,7 @@ def _select(units: Sequence[Unit], names: Sequence[str]) -> list[int]:
     for name in names:
         if name not in position:
             raise ResprobeError(unknown_name("unit", name, list(position)))
+    twice = [name for name in position if list(names).count(name) > 1]
+    if twice:
+        raise ResprobeError(f"units: expected different names, got {twice[0]} more than once; name it once")
     return [position[name] for name in names]

@@ -209,6 +209,10 @@ class TestErrors:
         with pytest.raises(ResprobeError, match=r"got 'layer4.0'; did you mean layer"):
             resprobe.lesion(make_net(), digits, units=["layer4.0"])
 
+    def test_unit_named_twice(self, make_net, digits):
+        with pytest.raises(ResprobeError, match="expected different names, got layer1.0 more than once"):
+            resprobe.lesion(make_net(), digits, units=["layer1.0", "layer1.1", "layer1.0"])
+
     def test_unknown_precision(self, make_net, digits):
         with pytest.raises(ResprobeError, match="expected one of float32, float64, bfloat16, got 'float8'"):
             resprobe.lesion(make_net(), digits, precision="float8")
