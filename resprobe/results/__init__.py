@@ -5,10 +5,11 @@ table of names, dims, labels and units; `make_attrs` makes the attributes; `fing
 results answer the same question.
 """
 
+from resprobe.results.fields.common import Field, Fields
 from resprobe.results.files import find_existing, open, save
 from resprobe.results.provenance import fingerprint, make_attrs
 from resprobe.results.reuse import complete_options, find_or_compute
-from resprobe.results.schema import ATTRIBUTES, SCHEMA, SCHEMA_VERSION, Field, Fields, check, label
+from resprobe.results.schema import ATTRIBUTES, SCHEMA, SCHEMA_VERSION, check, label
 
 __all__ = [
     # what a result holds

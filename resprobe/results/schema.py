@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import xarray as xr
 
 from resprobe.errors import ResprobeError
+from resprobe.results.fields.common import KINDS, Field, Fields
+from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
+from resprobe.results.fields.trainings import TRAINING
 
 SCHEMA_VERSION = "1"
 
@@ -16,118 +18,11 @@ ATTRIBUTES = (
     *("data", "data_sha256", "split", "num_images", "normalisation", "seed", "settings", "references"),
 )
 
-# numpy's dtype kinds. A bool is an int8 if another program wrote the file; text may be an array of objects.
-KINDS = {"int": "iu", "float": "f", "bool": "biu", "text": "UOT"}
-
-
-class Field(NamedTuple):
-    """One variable or coordinate: its label, its dims, its kind of dtype (a key of `KINDS`), its units."""
-
-    long_name: str
-    dims: tuple[str, ...]
-    kind: str
-    units: str = ""
-    required: bool = True
-
-
-class Fields(NamedTuple):
-    """All variables and all coordinates of one analysis, by name."""
-
-    variables: dict[str, Field]
-    coords: dict[str, Field]
-
-
-_BASELINE = {
-    "num_images": Field("number of images", (), "int"),
-    "baseline_num_correct": Field("images that the intact network gets right", (), "int"),
-    "baseline_loss": Field("mean loss of the intact network", (), "float", "nat"),
-    "baseline_error": Field("error of the intact network", (), "float", "1"),
-}
-
-# Where `status` is not "ok" the unit could not be changed: its floats are NaN and its counts are -1.
-_UNIT_COORDS = {
-    "unit": Field("residual unit or plain layer, in order", ("unit",), "text"),
-    "depth": Field("position of the unit, counted from the input", ("unit",), "int"),
-    "stage": Field("stage of the network", ("unit",), "int"),
-    "kind": Field("kind of unit", ("unit",), "text"),
-    "shortcut": Field("kind of shortcut", ("unit",), "text"),
-    "bypass": Field("what stands in for the deleted unit", ("unit",), "text"),
-    "branch_layers": Field("weight layers in the branch", ("unit",), "int"),
-    "num_params": Field("parameters of the unit", ("unit",), "int"),
-    "status": Field("ok, or why the unit could not be changed", ("unit",), "text"),
-}
-_OPTIONAL_UNIT_COORDS = {name: field._replace(required=name == "unit") for name, field in _UNIT_COORDS.items()}
-_DRAW = {"draw": Field("repetition of the random experiment", ("draw",), "int")}
-
-_LESION = Fields(
-    variables={
-        "num_correct": Field("images right with the unit deleted", ("unit",), "int"),
-        "num_newly_wrong": Field("images that the deletion makes wrong", ("unit",), "int"),
-        "num_newly_right": Field("images that the deletion makes right", ("unit",), "int"),
-        "loss": Field("mean loss with the unit deleted", ("unit",), "float", "nat"),
-        "error": Field("error with the unit deleted", ("unit",), "float", "1"),
-        "error_low": Field("error, lower end of the 95 % Wilson interval", ("unit",), "float", "1"),
-        "error_high": Field("error, upper end of the 95 % Wilson interval", ("unit",), "float", "1"),
-        "correct": Field("image right with the unit deleted", ("unit", "image"), "bool", required=False),
-        "image_loss": Field(
-            "loss of the image with the unit deleted", ("unit", "image"), "float", "nat", required=False
-        ),
-        **_BASELINE,
-    },
-    coords={
-        **_UNIT_COORDS,
-        "image": Field("row of the dataset", ("image",), "int", required=False),
-        "label": Field("class of the image", ("image",), "int", required=False),
-    },
-)
-
-_LESION_CURVE = Fields(
-    variables={
-        "num_correct": Field("images right with the units deleted", ("num_deleted", "draw"), "int"),
-        "loss": Field("mean loss with the units deleted", ("num_deleted", "draw"), "float", "nat"),
-        "error": Field("error with the units deleted", ("num_deleted", "draw"), "float", "1"),
-        "deleted": Field("unit is deleted", ("num_deleted", "draw", "unit"), "bool"),
-        **_BASELINE,
-    },
-    coords={
-        "num_deleted": Field("number of deleted units", ("num_deleted",), "int"),
-        **_DRAW,
-        **_OPTIONAL_UNIT_COORDS,
-    },
-)
-
-_REORDER = Fields(
-    variables={
-        "num_correct": Field("images right with the units reordered", ("num_swaps", "draw"), "int"),
-        "loss": Field("mean loss with the units reordered", ("num_swaps", "draw"), "float", "nat"),
-        "error": Field("error with the units reordered", ("num_swaps", "draw"), "float", "1"),
-        "kendall_tau": Field("Kendall's tau with the original order", ("num_swaps", "draw"), "float", "1"),
-        "order": Field("index of the unit that stands at this position", ("num_swaps", "draw", "unit"), "int"),
-        **_BASELINE,
-    },
-    coords={
-        "num_swaps": Field("number of swapped pairs of units", ("num_swaps",), "int"),
-        **_DRAW,
-        **_OPTIONAL_UNIT_COORDS,
-    },
-)
-
-_TRAINING = Fields(
-    variables={
-        "train_loss": Field("mean loss on the training images", ("epoch",), "float", "nat"),
-        "train_error": Field("error on the training images", ("epoch",), "float", "1"),
-        "test_loss": Field("mean loss on the test images", ("epoch",), "float", "nat"),
-        "test_error": Field("error on the test images", ("epoch",), "float", "1"),
-        "learning_rate": Field("learning rate", ("epoch",), "float", "1"),
-    },
-    coords={"epoch": Field("epoch of training", ("epoch",), "int")},
-)
-
 SCHEMA: dict[str, Fields] = {
-    "lesion": _LESION,
-    "lesion-curve": _LESION_CURVE,
-    "reorder": _REORDER,
-    "training": _TRAINING,
+    "lesion": LESION,
+    "lesion-curve": LESION_CURVE,
+    "reorder": REORDER,
+    "training": TRAINING,
 }
 
 

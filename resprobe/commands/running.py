@@ -1,0 +1,128 @@
+"""What the commands have in common: run an analysis on each checkpoint, save its result, show it."""
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resprobe.errors import ResprobeError
+from resprobe.options import Common
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from resprobe.data import ImageData
+    from resprobe.loading import Checkpoint
+
+RESULTS_FOLDER = Path("results")
+
+
+def analyse(analysis: str, function: str, options: Mapping[str, Any], common: Common) -> None:
+    """Run one analysis on every checkpoint, save each result and show it.
+
+    Args:
+        analysis: Name of the analysis in the schema.
+        function: Name of the function in `resprobe.probes`.
+        options: Its own options.
+        common: The options of every analysis.
+    """
+    from resprobe import probes
+    from resprobe.devices import pick_device, precision_dtype
+    from resprobe.opening import open_settled
+
+    device = pick_device(common.device)
+    precision_dtype(common.precision)
+    run = getattr(probes, function)
+    for name, out in zip(common.ckpt, _out_paths(analysis, common), strict=True):
+        checkpoint, data = open_settled(name, common, functools.partial(notify, quiet=common.quiet))
+        checkpoint.model.to(device)
+        dataset = _run_once(analysis, run, {**options, "precision": common.precision}, checkpoint, data, out, common)
+        show(dataset)
+        _warn_of_gap(checkpoint, dataset, common.quiet)
+        if common.plot:
+            save_figure([dataset], out.with_suffix(".png"), common.quiet)
+
+
+def _warn_of_gap(checkpoint: "Checkpoint", dataset: "xr.Dataset", quiet: bool) -> None:
+    """Warn where the measured error is far from the one that the file claims."""
+    from resprobe.loading.claims import describe_gap
+
+    if "baseline_num_correct" in dataset:
+        num_images = int(dataset.attrs["num_images"])
+        num_wrong = num_images - int(dataset.baseline_num_correct)
+        warning = describe_gap(checkpoint.claimed_error, num_wrong, num_images)
+        if warning is not None:
+            notify(f"{checkpoint.path.name}: {warning}", quiet)
+
+
+def _run_once(
+    analysis: str,
+    run: "Callable[..., xr.Dataset]",
+    options: Mapping[str, Any],
+    checkpoint: "Checkpoint",
+    data: "ImageData",
+    out: Path,
+    common: Common,
+) -> "xr.Dataset":
+    """Run one analysis on one checkpoint, unless its result is there already."""
+    from resprobe import results
+    from resprobe.progress import progress_bar
+
+    options = results.complete_options(run, options)
+
+    def compute() -> "xr.Dataset":
+        with progress_bar(f"{analysis} of {checkpoint.path.name}", "images", quiet=common.quiet) as update:
+            return run(checkpoint.model, data, provenance=checkpoint.provenance, progress=update, **options)
+
+    dataset, found = results.find_or_compute(
+        out,
+        analysis,
+        compute,
+        options=options,
+        model=checkpoint.provenance,
+        data=data.provenance,
+        overwrite=common.overwrite,
+    )
+    said = f"{out} holds this result already; --overwrite computes it again" if found else f"saved {out}"
+    notify(said, common.quiet)
+    return dataset
+
+
+def _out_paths(analysis: str, common: Common) -> list[Path]:
+    """Name the result file of each checkpoint."""
+    names = [f"{analysis}-{Path(name).stem}.nc" for name in common.ckpt]
+    if len(set(names)) < len(names):
+        raise ResprobeError(
+            f"ckpt: expected checkpoints with different names, got {', '.join(common.ckpt)}; run them one by one"
+        )
+    if common.out is None:
+        return [RESULTS_FOLDER / name for name in names]
+    if len(names) == 1 and not common.out.is_dir():
+        return [common.out]
+    if common.out.suffix == ".nc":
+        raise ResprobeError(f"out: expected a folder for {len(names)} results, got {common.out}; give a folder's name")
+    return [common.out / name for name in names]
+
+
+def show(dataset: "xr.Dataset") -> None:
+    """Print the table of a result."""
+    from rich.console import Console
+
+    from resprobe import tables
+
+    tables.show(dataset, Console())
+
+
+def save_figure(datasets: "list[xr.Dataset]", path: Path, quiet: bool) -> None:
+    """Draw results of one analysis into a file, and say so."""
+    from resprobe import plots
+
+    plots.save_figure(plots.plot(*datasets), path)
+    notify(f"saved {path}", quiet)
+
+
+def notify(text: str, quiet: bool) -> None:
+    """Write a line for the user to stderr."""
+    if not quiet:
+        print(text, file=sys.stderr)

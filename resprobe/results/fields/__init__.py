@@ -1,0 +1,1 @@
+"""What the result of each analysis holds: tables of names, dims, kinds and units."""

@@ -1,0 +1,37 @@
+"""The table of any result."""
+
+from collections.abc import Callable
+
+import xarray as xr
+from rich.console import Console
+from rich.table import Table
+
+from resprobe.tables.lesions import lesion, lesion_curve, reorder
+from resprobe.tables.trainings import training
+
+_TABLES: dict[str, Callable[[xr.Dataset], tuple[Table, str]]] = {
+    "lesion": lesion,
+    "lesion-curve": lesion_curve,
+    "reorder": reorder,
+    "training": training,
+}
+
+
+def show(dataset: xr.Dataset, console: Console) -> None:
+    """Print a result: what was measured, a table, and a line that sums it up.
+
+    Args:
+        dataset: The result of one of the analyses that have a table.
+        console: Where to print.
+    """
+    table, summary = _TABLES[dataset.attrs["analysis"]](dataset)
+    attrs = dataset.attrs
+    network = attrs["architecture"] or "model"
+    console.print(
+        f"{attrs['title']}: {attrs['checkpoint'] or network} ({network}) on {attrs['data'] or 'the given data'}, "
+        f"{attrs['split'] or 'given'} images, {attrs['num_images']} of them",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(table)
+    console.print(summary, highlight=False, soft_wrap=True)
