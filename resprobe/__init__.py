@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from resprobe import data, plots, results, units
     from resprobe.data import ImageData, Normalisation, open_data
-    from resprobe.errors import ResprobeError
+    from resprobe.errors import ResprobeError, ResprobeWarning
     from resprobe.hooks import deleted
     from resprobe.loading import Checkpoint, load
     from resprobe.networks import Architecture, build, parse_architecture
-    from resprobe.probes import lesion, lesion_curve, reorder
+    from resprobe.probes import lesion, lesion_curve, paths, reorder
     from resprobe.segments import Segments, Unit, WholeModel
     from resprobe.training import Recipe, default_recipe, train
 
@@ -28,6 +28,7 @@ _HOME = {
     # analyses
     "lesion": "resprobe.probes",
     "lesion_curve": "resprobe.probes",
+    "paths": "resprobe.probes",
     "reorder": "resprobe.probes",
     # changing what a model does
     "deleted": "resprobe.hooks",
@@ -44,6 +45,7 @@ _HOME = {
     "WholeModel": "resprobe.segments",
     # bad input
     "ResprobeError": "resprobe.errors",
+    "ResprobeWarning": "resprobe.errors",
 }
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "Normalisation",
     "Recipe",
     "ResprobeError",
+    "ResprobeWarning",
     "Segments",
     "Unit",
     "WholeModel",
@@ -68,6 +71,7 @@ __all__ = [
     "load",
     "open_data",
     "parse_architecture",
+    "paths",
     "reorder",
     "train",
 ]

@@ -9,6 +9,7 @@ import typer
 
 from resprobe.commands.inspecting import inspect
 from resprobe.commands.lesions import lesion, lesion_curve, reorder
+from resprobe.commands.paths import paths
 from resprobe.commands.plotting import plot
 from resprobe.commands.training import train
 from resprobe.errors import ResprobeError
@@ -28,6 +29,7 @@ _ANALYSES: dict[str, Callable[..., None]] = {
     "lesion": lesion,
     "lesion-curve": lesion_curve,
     "reorder": reorder,
+    "paths": paths,
     "inspect": inspect,
 }
 for name, command in _ANALYSES.items():

@@ -15,8 +15,9 @@ from resprobe.structure.recognition import recognise
 from resprobe.structure.residual import is_chain
 from resprobe.structure.spans import Span
 from resprobe.structure.tracing import private_copy, trace, without_hooks
+from resprobe.unravelled import count_paths, graph
 
-__all__ = ["Segment", "Segments", "Unit", "WholeModel", "find"]
+__all__ = ["Segment", "Segments", "Unit", "WholeModel", "count_paths", "find", "graph"]
 
 
 def find(

@@ -8,6 +8,7 @@ import xarray as xr
 from resprobe.errors import ResprobeError
 from resprobe.results.fields.common import KINDS, Field, Fields
 from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
+from resprobe.results.fields.paths import PATHS
 from resprobe.results.fields.trainings import TRAINING
 
 SCHEMA_VERSION = "1"
@@ -22,6 +23,7 @@ SCHEMA: dict[str, Fields] = {
     "lesion": LESION,
     "lesion-curve": LESION_CURVE,
     "reorder": REORDER,
+    "paths": PATHS,
     "training": TRAINING,
 }
 

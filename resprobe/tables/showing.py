@@ -7,12 +7,14 @@ from rich.console import Console
 from rich.table import Table
 
 from resprobe.tables.lesions import lesion, lesion_curve, reorder
+from resprobe.tables.paths import paths
 from resprobe.tables.trainings import training
 
 _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table, str]]] = {
     "lesion": lesion,
     "lesion-curve": lesion_curve,
     "reorder": reorder,
+    "paths": paths,
     "training": training,
 }
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 # numpy's dtype kinds. A bool is an int8 if another program wrote the file; text may be an array of objects.
-KINDS = {"int": "iu", "float": "f", "bool": "biu", "text": "UOT"}
+KINDS = {"int": "iu", "float": "f", "bool": "biu", "text": "UOT", "count": "iuUOT"}
 
 
 class Field(NamedTuple):
