@@ -2,11 +2,13 @@
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resprobe.errors import ResprobeError
+from resprobe.errors import ResprobeError, ResprobeWarning
 from resprobe.options import Common
 
 if TYPE_CHECKING:
@@ -72,7 +74,10 @@ def _run_once(
     options = results.complete_options(run, options)
 
     def compute() -> "xr.Dataset":
-        with progress_bar(f"{analysis} of {checkpoint.path.name}", "images", quiet=common.quiet) as update:
+        with (
+            _warnings_as_notices(common.quiet),
+            progress_bar(f"{analysis} of {checkpoint.path.name}", "images", quiet=common.quiet) as update,
+        ):
             return run(checkpoint.model, data, provenance=checkpoint.provenance, progress=update, **options)
 
     dataset, found = results.find_or_compute(
@@ -87,6 +92,19 @@ def _run_once(
     said = f"{out} holds this result already; --overwrite computes it again" if found else f"saved {out}"
     notify(said, common.quiet)
     return dataset
+
+
+@contextmanager
+def _warnings_as_notices(quiet: bool) -> Iterator[None]:
+    """Write each of our own warnings as a line."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResprobeWarning)
+        yield
+    for warning in caught:
+        if issubclass(warning.category, ResprobeWarning):
+            notify(str(warning.message), quiet)
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def _out_paths(analysis: str, common: Common) -> list[Path]:

@@ -7,8 +7,10 @@ changed.
 from resprobe.plots.dispatch import plot
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
+from resprobe.plots.paths import paths
 from resprobe.plots.reorderings import reorder
 from resprobe.plots.saving import save_figure
 from resprobe.plots.trainings import training
+from resprobe.plots.unravelled import unravelled
 
-__all__ = ["lesion", "lesion_curve", "plot", "reorder", "save_figure", "training"]
+__all__ = ["lesion", "lesion_curve", "paths", "plot", "reorder", "save_figure", "training", "unravelled"]

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from resprobe.errors import ResprobeError
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
+from resprobe.plots.paths import paths
 from resprobe.plots.reorderings import reorder
 from resprobe.plots.trainings import training
 
@@ -15,6 +16,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "lesion": lesion,
     "lesion-curve": lesion_curve,
     "reorder": reorder,
+    "paths": paths,
     "training": training,
 }
 

@@ -170,6 +170,6 @@ def _check_complete(difference: Floats, precision: str, first_row: int) -> None:
     if len(bad):
         raise ResprobeError(
             f"self-test: expected the sum over all path lengths to be the gradient within {tolerance:g}, got a "
-            f"relative difference of {difference[bad[0]]:.2g} at image {first_row + bad[0]}; use --precision float64, or report "
-            "this model"
+            f"relative difference of {difference[bad[0]]:.2g} at image {first_row + bad[0]}; use --precision "
+            "float64, or report this model"
         )

@@ -47,10 +47,13 @@ def paths(
 
     A path takes the branch or the shortcut of every residual unit; its length is the number of branches. At fixed
     activations the gradient is the sum over all 2^n paths. Three quantities describe it, which must not be mixed:
-    `coherent_grad_norm`, the norm of the sum over **all** paths of a length, exactly; `path_grad_rms`, the
-    root-mean-square norm of a **single** path of that length, over all of them and all images, by random signs; `path_grad_mean`, the
-    mean norm of a single path, over a random sample, as in Veit et al. Number of paths times either of the latter
-    is an upper bound of the first that ignores cancellation.
+
+    - `coherent_grad_norm`: the norm of the sum over **all** paths of a length, exactly;
+    - `path_grad_rms`: the root-mean-square norm of a **single** path of a length, over all of them and all images, by
+      random signs;
+    - `path_grad_mean`: the mean norm of a single path, over a random sample, as in Veit et al.
+
+    The number of paths times either of the latter is an upper bound of the first that ignores cancellation.
 
     The gradient is that of the cross-entropy of one image in nats, not divided by the batch, with respect to the
     normalised image (or the first unit's input); batch normalisation uses its stored statistics. Norms are in nats
