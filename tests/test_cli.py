@@ -132,6 +132,30 @@ class TestOtherCommands:
         assert "Kendall tau" in out
         assert results.open("results/reorder-plain8.nc").num_swaps.values.tolist() == [1, 4]
 
+    def test_paths(self, resprobe):
+        code, out, err = resprobe("paths", "--ckpt", "resnet8.pt", "--num-images", "20", "--estimator", "signs")
+        assert code == 0
+        assert "Gradient by path length: resnet8.pt (resnet8) on digits" in out
+        assert "saved results/paths-resnet8.nc" in err
+        dataset = results.open("results/paths-resnet8.nc")
+        assert dataset.num_paths.values.tolist() == [1, 3, 3, 1]
+        assert "path_grad_rms" in dataset
+
+    def test_warning_is_a_line(self, resprobe, monkeypatch):
+        from resprobe.probes import path_measuring
+
+        whole = path_measuring.Tape
+
+        def small(segments, images, labels, row):
+            if len(images) > 15:
+                raise torch.OutOfMemoryError
+            return whole(segments, images, labels, row)
+
+        monkeypatch.setattr(path_measuring, "Tape", small)
+        code, _, err = resprobe("paths", "--ckpt", "resnet8.pt", "--num-images", "20")
+        assert code == 0
+        assert "cpu has no room for 20 images at a time; going on with 10\n" in err
+
     def test_plot(self, resprobe, folder):
         resprobe(*LESION)
         code, _, err = resprobe("plot", "results/lesion-resnet8.nc", "--out", "figure.svg")

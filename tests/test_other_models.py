@@ -166,3 +166,22 @@ def test_models_that_only_concatenate(name):
         find(net, images(64))
     with pytest.raises(ResprobeError, match="no residual units: its joins are concatenations"):
         resprobe.deleted(net, ["conv1"]).__enter__()
+
+
+# each with another kind of branch, shortcut or normalisation; the larger relatives have the same
+WITH_GRADIENTS = [
+    *("resnet18", "resnext50_32x4d", "regnet_y_400mf", "convnext_tiny", "mobilenet_v2", "vit_b_16", "vgg16_bn"),
+    *("timm:resnetv2_50", "timm:seresnet50", "timm:mixer_s32_224"),
+]
+
+
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_path_lengths_add_up_to_the_gradient(name):
+    size, num_units, *_ = (RESIDUAL | PLAIN)[name]
+    net, x = build(name, size), images(size)[:1].requires_grad_()
+    label = torch.tensor([3])
+    result = resprobe.paths(net, [(x.detach(), label)])
+    (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(net(x), label), x)
+    assert float(result.full_grad_norm) == pytest.approx(float(gradient.norm()), rel=1e-3)
+    assert float(result.completeness_error) < 1e-4
+    assert result.sizes["path_length"] == (1 if name in PLAIN else num_units + 1)

@@ -16,6 +16,7 @@ ANALYSES = {
     "lesion of named units": (resprobe.lesion, {"units": ["layer1.1.bn2", "layer2.1.bn2"], "shortcut": "outside"}),
     "lesion_curve": (resprobe.lesion_curve, {"num_deleted": [1, 2], "draws": 2}),
     "reorder": (resprobe.reorder, {"num_swaps": [1, 2], "draws": 2}),
+    "paths": (resprobe.paths, {"estimator": "all", "repeats": 2, "samples": 2}),
 }
 
 

@@ -2,6 +2,7 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 import resprobe
@@ -51,3 +52,20 @@ def test_random_experiments(shown, make_net, digits):
     assert curve[-1].endswith("2 random sets of units per row")
     orders = shown(resprobe.reorder(net, digits, num_swaps=[0], draws=2))
     assert orders[2].split()[:2] == ["0", "1.000"]
+
+
+def test_paths(shown, make_net, digits):
+    lines = shown(resprobe.paths(make_net("resnet8"), digits, estimator="all", repeats=2, samples=2))
+    assert lines[3].split()[:3] == ["0", "0", "1"]
+    assert lines[6].split()[:3] == ["3", "6", "1"]
+    assert all(len(line.split()) == 8 for line in lines[3:7])
+    assert lines[-2].startswith("effective length ")
+    assert "the sum over all lengths is that gradient to" in lines[-1]
+    assert all(len(line) <= 80 for line in lines[1:7])
+    long = shown(resprobe.paths(make_net("resnet110", width=1), [(torch.zeros(1, 1, 8, 8), torch.tensor([0]))]))
+    assert [line.split()[2] for line in long if line.startswith("      26")] == ["1.88e+15"]
+
+
+def test_paths_of_a_plain_net(shown, make_net, digits):
+    lines = shown(resprobe.paths(make_net("plain8"), digits))
+    assert lines[-1] == "a net without shortcuts has one path, through all of its layers"

@@ -57,7 +57,9 @@ def paths(*results: xr.Dataset) -> Figure:
 
 
 def _share_of_paths(axes: Axes, result: xr.Dataset, colour: object, label: str) -> None:
-    axes.plot(result["path_length"], result["path_share"], "o-", color=colour, markersize=3.5, label=label)
+    axes.plot(
+        result["path_length"].values, result["path_share"].values, "o-", color=colour, markersize=3.5, label=label
+    )
     axes.set_ylabel("share of all paths")
     axes.set_ylim(bottom=0)
 
@@ -67,15 +69,15 @@ def _single_path(axes: Axes, result: xr.Dataset, colour: object, label: str) -> 
         if name in result:
             norm, sem = _positive(result[name].values), result[f"{name}_sem"].values
             axes.errorbar(
-                result["path_length"], norm, yerr=sem, fmt=style, color=colour, markersize=3.5, elinewidth=0.8
+                result["path_length"].values, norm, yerr=sem, fmt=style, color=colour, markersize=3.5, elinewidth=0.8
             )
     axes.set_yscale("log")
     axes.set_ylabel("gradient norm of a single path")
 
 
 def _sum_of_paths(axes: Axes, result: xr.Dataset, colour: object, label: str) -> None:
-    length, norm = result["path_length"], result["coherent_grad_norm"]
-    sem = result["coherent_grad_norm_sem"]
+    length, norm = result["path_length"].values, result["coherent_grad_norm"].values
+    sem = result["coherent_grad_norm_sem"].values
     axes.errorbar(length, norm, yerr=sem, fmt="o-", color=colour, markersize=3.5, elinewidth=0.8)
     low, high = float(result["effective_length_low"]), float(result["effective_length_high"])
     axes.axvspan(low - 0.5, high + 0.5, color=colour, alpha=0.15, linewidth=0, zorder=0.5)

@@ -1,5 +1,6 @@
 """Synthetic results of the shapes that the analyses return, for tests that need results but no network."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,7 @@ def synthetic_result(
         "lesion": lambda: _lesion(rng, num_units, residual),
         "lesion-curve": lambda: _lesion_curve(rng, num_units, num_draws, sizes, residual),
         "reorder": lambda: _reorder(rng, num_units, num_draws, sizes),
+        "paths": lambda: _paths(num_units),
         "training": lambda: _training(rng, residual),
     }
     dataset = label(build[analysis](), analysis)
@@ -160,3 +162,38 @@ def _training(rng: np.random.Generator, residual: bool) -> xr.Dataset:
         "learning_rate": np.where(epoch > 20, 0.01, 0.1),
     }
     return xr.Dataset({name: ("epoch", value) for name, value in variables.items()}, {"epoch": epoch})
+
+
+def _paths(num_units: int) -> xr.Dataset:
+    length = np.arange(num_units + 1)
+    counts = np.array([math.comb(num_units, k) for k in length])
+    norm = counts * 0.3**length / (1.3**num_units)
+    mean = float((norm * length).sum() / norm.sum())
+    by_length = {
+        "coherent_grad_norm": norm,
+        "coherent_grad_norm_sem": norm / 10,
+        "grad_share": norm / norm.sum(),
+        "path_share": counts / 2**num_units,
+        "path_grad_rms": norm / counts,
+        "path_grad_rms_sem": norm / counts / 10,
+        "path_grad_mean": norm / counts / 2,
+        "path_grad_mean_sem": norm / counts / 5,
+    }
+    single = {
+        "full_grad_norm": 1.0,
+        "full_grad_norm_sem": 0.1,
+        "completeness_error": 1e-6,
+        "effective_length_mean": mean,
+        "effective_length_low": mean - 1,
+        "effective_length_high": mean + 1,
+        "effective_path_share": 0.1,
+        "num_samples": 20,
+    }
+    return xr.Dataset(
+        {name: ("path_length", values) for name, values in by_length.items()} | single | _baseline(),
+        {
+            "path_length": length,
+            "num_paths": ("path_length", counts),
+            "length_in_layers": ("path_length", 2.0 * length),
+        },
+    )

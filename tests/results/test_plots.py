@@ -8,11 +8,13 @@ import matplotlib.image
 import matplotlib.pyplot
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from matplotlib.colors import to_rgb
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 
+import resprobe
 from resprobe import plots, results
 from resprobe.errors import ResprobeError
 
@@ -251,6 +253,44 @@ class TestReorder:
         assert plots.reorder(make_result("reorder", sizes=(3,))).axes[0].collections[0].get_clim() == (3, 4)
 
 
+class TestPaths:
+    def test_panels(self, make_result):
+        result = make_result("paths")
+        shares, single, together = plots.paths(result).axes
+        np.testing.assert_allclose(shares.lines[0].get_ydata(), result.path_share)
+        assert single.get_yscale() == "log"
+        np.testing.assert_allclose(single.lines[0].get_ydata(), result.path_grad_rms)
+        np.testing.assert_allclose(together.lines[0].get_ydata(), result.coherent_grad_norm)
+
+    def test_without_single_paths(self, make_result):
+        names = ["path_grad_rms", "path_grad_rms_sem", "path_grad_mean", "path_grad_mean_sem"]
+        figure = plots.paths(make_result("paths").drop_vars(names))
+        assert len(figure.axes) == 2
+        assert not any("single path" in text for text in legend(figure))
+
+
+class TestUnravelled:
+    def test_one_line_for_each_path(self):
+        graph = resprobe.units.graph(
+            resprobe.units.find(resprobe.build(resprobe.parse_architecture("resnet8")), torch.zeros(1, 3, 32, 32))
+        )
+        (axes,) = plots.unravelled(graph).axes
+        assert sum(len(line.get_xdata()) == 2 and line.get_color() == "0.6" for line in axes.lines) == 8
+        assert len(axes.patches) == 3 * 4
+        assert [text.get_text() for text in axes.texts] == [
+            "1 path of 0 branches",
+            "3 paths of 1 branch",
+            "3 paths of 2 branches",
+            "1 path of 3 branches",
+        ]
+
+    def test_too_many(self):
+        net = resprobe.build(resprobe.parse_architecture("resnet110"))
+        graph = resprobe.units.graph(resprobe.units.find(net, torch.zeros(1, 3, 8, 8)))
+        with pytest.raises(resprobe.ResprobeError, match="expected a network of at most 64 paths"):
+            plots.unravelled(graph)
+
+
 class TestTraining:
     def test_curves(self, make_result):
         one, other = make_result("training"), make_result("training", checkpoint="plain20.pt", residual=False)
@@ -334,8 +374,8 @@ class TestAll:
         assert colours == ["#0173b2", "#de8f05", "#029e73"]
 
     def test_unknown_analysis(self, make_result):
-        with pytest.raises(ResprobeError, match="expected a result of lesion, .*, got analysis 'paths'"):
-            plots.plot(make_result("lesion").assign_attrs(analysis="paths"))
+        with pytest.raises(ResprobeError, match="expected a result of lesion, .*, got analysis 'phrenology'"):
+            plots.plot(make_result("lesion").assign_attrs(analysis="phrenology"))
         with pytest.raises(ResprobeError, match="got analysis None"):
             plots.plot(xr.Dataset({"error": 1}))
 
