@@ -17,8 +17,8 @@ from resprobe.options import with_common_options
 
 app = typer.Typer(
     name="resprobe",
-    help="Lesion studies of trained plain and residual networks. Each command reads a checkpoint, measures, prints a "
-    "table and saves an xarray Dataset (netCDF4).",
+    help="Lesion studies, gradient paths and more, of trained plain and residual networks. Each command reads a "
+    "checkpoint, measures, prints a table and saves an xarray Dataset (netCDF4).",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
