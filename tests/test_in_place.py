@@ -73,6 +73,26 @@ def test_hooked_output_stays():
     assert (seen[0] < 0).any()
 
 
+class GivesItsInput(nn.Conv2d):
+    def forward(self, x):
+        return x
+
+
+@pytest.mark.parametrize("how", ["subclass", "assigned"])
+def test_convolution_that_gives_its_own_input(how):
+    net = Net(lambda net, x: F.relu(net.conv(x)))
+    if how == "subclass":
+        net.conv = GivesItsInput(1, 2, 3)
+    else:
+        net.conv.forward = lambda x: x
+    images = IMAGES.clone()
+    leaves = type("Leaves", (fx.Tracer,), {"is_leaf_module": lambda *_: True})()
+    changed = overwrite(fx.GraphModule(net, leaves.trace(net)))
+    assert num_in_place(changed) == 0
+    changed(images)
+    assert torch.equal(images, IMAGES)
+
+
 def test_sum_of_another_shape_is_new():
     small, large = torch.zeros(2, 1), torch.ones(2, 3)
     assert add_into(small, large).shape == (2, 3)
