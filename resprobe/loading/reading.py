@@ -15,6 +15,7 @@ from resprobe.errors import ResprobeError
 from resprobe.loading.sniffing import SAVE_AGAIN, sniff
 
 CHECKPOINT_FOLDER = Path("checkpoints")
+_PICKLE_OF_OTHERS = re.compile(r"Unsupported operand|Invalid magic number|pickle protocol", re.IGNORECASE)
 _FORBIDDEN = re.compile(r"(?:GLOBAL|global:?|class:?|function:?) ([\w.]+\.[\w.]+)")
 
 
@@ -115,8 +116,12 @@ def _explain(path: Path, message: str) -> str:
     """Say what a pickle holds that PyTorch refuses to unpickle."""
     start = f"{path}: expected a checkpoint of tensors and plain values"
     found = _FORBIDDEN.search(message)
+    if found is None and _PICKLE_OF_OTHERS.search(message):
+        return f"{start}, got a pickle in another form than torch.save's; {SAVE_AGAIN}"
     if found is None:
-        return f"{start}, got something else ({_first_line(message)}); {SAVE_AGAIN}"
+        # before its own reason, PyTorch explains itself
+        reason = message.rpartition("WeightsUnpickler error:")[2]
+        return f"{start}, got something else ({_first_line(reason)}); {SAVE_AGAIN}"
     name = found[1]
     if name.startswith(("torch.fx", "torch.nn.", "torchvision.", "timm.", "__main__.")):
         return f"{start}, got a pickled module ({name}), which would run its author's code; {SAVE_AGAIN} where it loads"

@@ -198,3 +198,8 @@ class TestTensors:
         assert {parameter.dtype for parameter in checkpoint.model.parameters()} == {torch.float32}
         name = str(dtype).removeprefix("torch.")
         assert f"net.pt: weights of type {name}, turned into float32" in checkpoint.notices
+
+
+def test_pickle_of_another_program(write):
+    message = _message(write(pickle.dumps({"epoch": 1}, protocol=4)))
+    assert "got a pickle in another form than torch.save's; save the network again" in message
