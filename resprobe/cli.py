@@ -313,6 +313,10 @@ def _out_paths(analysis: str, common: Common) -> list[Path]:
         )
     if common.out is None:
         return [RESULTS_FOLDER / name for name in names]
+    if common.out.suffix.lower() in (".png", ".pdf", ".svg"):
+        raise ResprobeError(
+            f"out: expected a result such as {common.out.stem}.nc, got {common.out}; --plot saves a figure beside it"
+        )
     if len(names) == 1 and not common.out.is_dir():
         return [common.out]
     if common.out.suffix == ".nc":
@@ -364,6 +368,9 @@ def main() -> None:
             raise
         _fail(str(error), 1)
     except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+            print(error.format_message(), file=sys.stderr)
+            sys.exit(2)
         _fail(f"{error.format_message()}; see resprobe --help", 2)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
@@ -371,6 +378,10 @@ def main() -> None:
         # The reader of our output has gone; flushing at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if "--debug" in sys.argv:
+            raise
+        _fail(f"{error.filename or 'files'}: expected to read and write them, got {error.strerror or error}", 1)
     # depending on its version, typer turns an interruption into an exception or into this exit code
     if code == INTERRUPTED:
         _fail("interrupted; what was not finished was not written", INTERRUPTED)
