@@ -1,5 +1,6 @@
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -231,6 +232,38 @@ class TestErrors:
         with pytest.raises(ResprobeError, match="expected finite numbers, got nan at image 2"):
             resprobe.lesion(make_net(), [(images, torch.zeros(4, dtype=torch.int64))])
 
+    def test_masked_classes_are_no_failure(self, make_net, digits):
+        class Masked(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = make_net()
+
+            def forward(self, x):
+                return self.net(x).masked_fill(torch.arange(10) == 9, -torch.inf)
+
+        batches = [(images, labels.clamp(max=8)) for images, labels in digits]
+        dataset = resprobe.lesion(Masked(), batches)
+        assert_counts_of_hooks(dataset, Masked(), batches)
+
+    def test_normalisation_without_statistics(self, make_net, digits):
+        net = make_net()
+        net.layer1[0].bn1 = nn.BatchNorm2d(4, track_running_stats=False)
+        with pytest.raises(ResprobeError, match=r"expected .* stored statistics, got layer1.0.bn1 without"):
+            resprobe.lesion(net, digits)
+
+    def test_random_state_of_a_model_that_draws(self, make_net, digits):
+        class Noisy(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = make_net()
+
+            def forward(self, x):
+                return self.net(x + 0 * torch.randn_like(x))
+
+        before = torch.get_rng_state()
+        resprobe.lesion(Noisy(), digits)
+        assert torch.equal(torch.get_rng_state(), before)
+
     @pytest.mark.parametrize(
         ("batches", "message"),
         [
@@ -249,3 +282,24 @@ class TestErrors:
     def test_batches_that_are_none(self, make_net, batches, message):
         with pytest.raises(ResprobeError, match=message):
             resprobe.lesion(make_net(), batches)
+
+
+class TestModels:
+    def test_checkpoint_in_place_of_its_model(self, make_net, digits):
+        checkpoint = SimpleNamespace(model=make_net())
+        with pytest.raises(ResprobeError, match="expected a torch.nn.Module, got SimpleNamespace; give its .model"):
+            resprobe.lesion(checkpoint, digits)
+
+    @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+    def test_script(self, make_net, digits):
+        script = torch.jit.trace(make_net(), torch.zeros(1, 1, 8, 8))
+        with pytest.raises(ResprobeError, match="expected a Python module, got TorchScript"):
+            resprobe.lesion(script, digits)
+
+    def test_forward_that_refuses_the_images(self, digits):
+        class Choosy(nn.Module):
+            def forward(self, x):
+                raise AssertionError("wrong size\nof image")
+
+        with pytest.raises(ResprobeError, match="images of shape .* got wrong size; check"):
+            resprobe.lesion(Choosy(), digits)
