@@ -277,11 +277,58 @@ class TestErrors:
                 [(torch.zeros(2, 1, 8, 8), torch.zeros(3, dtype=torch.int64))],
                 "expected 2 integers, got torch.int64",
             ),
+            ([(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.bool))], "expected 2 integers, got torch.bool"),
+            ([(torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64))], "expected at least one image"),
+            ([("a.png", "cat")], r"expected pairs \(images, labels\) of tensors, got str and str"),
+            (None, "expected an iterable of pairs .*, got NoneType"),
+            (
+                [(torch.zeros(2, c, 8, 8), torch.zeros(2, dtype=torch.int64)) for c in (1, 3)],
+                r"expected images of 1 channels .*, got shape \(2, 3, 8, 8\)",
+            ),
         ],
     )
     def test_batches_that_are_none(self, make_net, batches, message):
         with pytest.raises(ResprobeError, match=message):
             resprobe.lesion(make_net(), batches)
+
+    def test_number_formats_of_images(self, make_net, digits):
+        batches = [(images.bfloat16(), labels) for images, labels in digits]
+        assert resprobe.lesion(make_net(), batches).num_images == 60
+
+    @pytest.mark.parametrize(
+        ("units", "message"),
+        [([], "expected at least one name, got none"), ("layer1.0", r"write \['layer1.0'\]"), ([1], "got 1")],
+    )
+    def test_units_that_are_no_names(self, make_net, digits, units, message):
+        with pytest.raises(ResprobeError, match=message):
+            resprobe.lesion(make_net(), digits, units=units)
+
+    def test_units_in_an_array(self, make_net, digits):
+        dataset = resprobe.lesion(make_net(), digits, units=np.array(["layer2.0"]))
+        assert json.loads(dataset.attrs["settings"])["units"] == ["layer2.0"]
+
+
+class TestSizes:
+    @pytest.mark.parametrize("sizes", [np.array([1, 2]), range(1, 3), (n for n in (1, 2))], ids=type)
+    def test_any_integers(self, make_net, digits, sizes):
+        dataset = resprobe.lesion_curve(make_net(), digits, num_deleted=sizes, draws=2)
+        assert json.loads(dataset.attrs["settings"])["num_deleted"] == [1, 2]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_deleted": 2}, "num_deleted: expected whole numbers, got 2"),
+            ({"num_deleted": [1.5]}, r"num_deleted: expected whole numbers, got \[1.5\]"),
+            ({"num_deleted": "1:2"}, "num_deleted: expected whole numbers, got '1:2'"),
+            ({"num_deleted": range(1, 21)}, "from 0 to 9, got 1, 2, 3 ... 20; choose others"),
+            ({"num_deleted": [1], "seed": -1}, "seed: expected a whole number from 0, got -1"),
+            ({"num_deleted": [1], "seed": None}, "seed: expected a whole number from 0, got None"),
+            ({"num_deleted": [1], "draws": 2.0}, "draws: expected 1 or more, got 2.0"),
+        ],
+    )
+    def test_what_is_none(self, make_net, digits, options, message):
+        with pytest.raises(ResprobeError, match=message):
+            resprobe.lesion_curve(make_net(), digits, **options)
 
 
 class TestModels:
