@@ -232,6 +232,22 @@ class TestErrors:
         with pytest.raises(ResprobeError, match="expected finite numbers, got nan at image 2"):
             resprobe.lesion(make_net(), [(images, torch.zeros(4, dtype=torch.int64))])
 
+    def test_deletion_whose_loss_is_not_finite(self, scalar_net):
+        class Logarithm(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = scalar_net
+
+            def forward(self, x):
+                return torch.log(self.net(x) + torch.tensor([-3.5, 1.0]))
+
+        # 12 x intact, 4 x and 3 x with one unit deleted: at x = 1 only the last one has no logarithm
+        dataset = resprobe.lesion(Logarithm(), [(torch.ones(5, 1), torch.zeros(5, dtype=torch.int64))])
+        assert dataset.baseline_num_correct == 5
+        assert np.isfinite(dataset.loss.values).tolist() == [True, False]
+        assert dataset.num_correct.values.tolist() == [0, 0]
+        assert dataset.error.values.tolist() == [1, 1]
+
     def test_masked_classes_are_no_failure(self, make_net, digits):
         class Masked(nn.Module):
             def __init__(self):
@@ -309,6 +325,14 @@ class TestErrors:
 
 
 class TestSizes:
+    def test_each_draw_has_a_seed_of_its_own(self, make_net, digits):
+        dataset = resprobe.lesion_curve(make_net(), digits, num_deleted=[2, 3], draws=2, seed=5)
+        for size in (2, 3):
+            for draw in (0, 1):
+                expected = np.random.default_rng([5, size, draw]).choice(range(9), size, replace=False)
+                found = np.flatnonzero(dataset.deleted.sel(num_deleted=size, draw=draw))
+                assert found.tolist() == sorted(expected)
+
     @pytest.mark.parametrize("sizes", [np.array([1, 2]), range(1, 3), (n for n in (1, 2))], ids=type)
     def test_any_integers(self, make_net, digits, sizes):
         dataset = resprobe.lesion_curve(make_net(), digits, num_deleted=sizes, draws=2)
