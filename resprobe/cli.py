@@ -52,6 +52,9 @@ def main() -> None:
             raise
         _fail(str(error), 1)
     except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+            print(error.format_message(), file=sys.stderr)
+            sys.exit(2)
         _fail(f"{error.format_message()}; see resprobe --help", 2)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
@@ -59,6 +62,10 @@ def main() -> None:
         # The reader of our output has gone; flushing at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if "--debug" in sys.argv:
+            raise
+        _fail(f"{error.filename or 'files'}: expected to read and write them, got {error.strerror or error}", 1)
     # depending on its version, typer turns an interruption into an exception or into this exit code
     if code == INTERRUPTED:
         _fail("interrupted; what was not finished was not written", INTERRUPTED)

@@ -58,7 +58,20 @@ def precision_dtype(name: str) -> torch.dtype:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Give the device that holds a model's parameters; the CPU for a model without any."""
+    """Give the device that holds a model's parameters; the CPU for a model without any.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The device.
+
+    Raises:
+        ResprobeError: If it is no module.
+    """
+    if not isinstance(model, nn.Module):
+        hint = "give its .model" if hasattr(model, "model") else "give a network, such as resprobe.load(FILE).model"
+        raise ResprobeError(f"model: expected a torch.nn.Module, got {type(model).__name__}; {hint}")
     return next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
 
 
@@ -72,3 +85,17 @@ def exact_float32() -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+@contextmanager
+def kept_random_state(device: torch.device) -> Iterator[None]:
+    """Put PyTorch's random state back after a model has run: a forward pass may draw numbers, even in evaluation mode.
+
+    Args:
+        device: Where the model runs.
+
+    Yields:
+        Nothing.
+    """
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield

@@ -6,6 +6,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
+from resprobe.structure.operations import computes_as
+
 
 def fold(module: nn.Module) -> nn.Module:
     """Absorb every batch normalisation that directly follows a convolution or linear map.
@@ -46,7 +48,10 @@ def fold(module: nn.Module) -> nn.Module:
 def _foldable_pair(owner: fx.GraphModule, node: fx.Node) -> tuple[fx.Node, nn.Module] | None:
     """Give the node before a batch normalisation and the two of them as one module, where that can be done."""
     norm = _module(owner, node)
-    if not isinstance(norm, _BatchNorm) or norm.running_mean is None or norm.training:
+    # a subclass, or what somebody assigned to `forward`, may compute something else
+    if not isinstance(norm, _BatchNorm) or not computes_as(norm, _BatchNorm, nn.SyncBatchNorm):
+        return None
+    if norm.running_mean is None or norm.training:
         return None
     weight_node = node.args[0]
     if not isinstance(weight_node, fx.Node) or len(weight_node.users) != 1 or weight_node.kwargs:
@@ -54,10 +59,9 @@ def _foldable_pair(owner: fx.GraphModule, node: fx.Node) -> tuple[fx.Node, nn.Mo
     weighted = _module(owner, weight_node)
     if weighted is None or parametrize.is_parametrized(weighted):
         return None
-    # exact types: a subclass may compute something else
-    if type(weighted) is nn.Linear:
+    if isinstance(weighted, nn.Linear) and computes_as(weighted, nn.Linear):
         return weight_node, fuse_linear_bn_eval(weighted, norm)
-    if isinstance(weighted, _ConvNd) and type(weighted) in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
+    if isinstance(weighted, _ConvNd) and computes_as(weighted, nn.Conv1d, nn.Conv2d, nn.Conv3d):
         return weight_node, fuse_conv_bn_eval(weighted, norm)
     return None
 

@@ -10,6 +10,7 @@ from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from resprobe.segments import Segment, Segments, WholeModel
+from resprobe.structure.operations import computes_as
 
 # Modules and functions whose output is new memory that nothing else holds.
 _NEW_MEMORY = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, _BatchNorm)
@@ -81,7 +82,8 @@ def overwrite(module: nn.Module) -> nn.Module:
                 node.target = add_into
             if spare is not None or called is not operator.iadd:
                 new_memory.add(node)
-        elif isinstance(called, _NEW_MEMORY) and not called._forward_hooks:
+        # a subclass may give back its own input
+        elif computes_as(called, *_NEW_MEMORY) and not changed.get_submodule(str(node.target))._forward_hooks:
             new_memory.add(node)
     changed.delete_all_unused_submodules()
     changed.recompile()

@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from resprobe.cutting import segments, whole_units
+from resprobe.devices import kept_random_state
 from resprobe.errors import ResprobeError
 from resprobe.named_units import named_units
 from resprobe.segments import Segment, Segments, Unit, WholeModel
@@ -16,6 +18,7 @@ from resprobe.structure.residual import is_chain
 from resprobe.structure.spans import Span
 from resprobe.structure.tracing import private_copy, trace, without_hooks
 from resprobe.unravelled import count_paths, graph
+from resprobe.wording import first_line
 
 __all__ = ["Segment", "Segments", "Unit", "WholeModel", "count_paths", "find", "graph"]
 
@@ -55,19 +58,45 @@ def find(
         raise ResprobeError("units: expected shortcut= with them, got none; give identity, pad, outside or none")
     model_name = type(model).__name__
     duplicate = private_copy(model)
+    _check_statistics(duplicate, model_name)
     example = example.to(_number_type(duplicate))
-    with torch.inference_mode():
-        reference = _run_example(duplicate, example)
-    without_hooks(duplicate)
-    found: Segments | WholeModel
-    if shortcut is not None:
-        if by is not None or units is None:
-            raise ResprobeError(f"shortcut={shortcut!r}: expected it with units= and without by=; name the modules")
-        found = WholeModel(duplicate, named_units(duplicate, example, units, shortcut), "its units were named")
-    else:
-        found = _traced(duplicate, example, by, reference)
-    _verify(found.forward, example, reference, model_name)
+    with kept_random_state(example.device):
+        with torch.inference_mode():
+            reference = _run_example(duplicate, example)
+        without_hooks(duplicate)
+        found: Segments | WholeModel
+        if shortcut is not None:
+            if by is not None or units is None:
+                raise ResprobeError(f"shortcut={shortcut!r}: expected it with units= and without by=; name the modules")
+            found = WholeModel(duplicate, named_units(duplicate, example, units, shortcut), "its units were named")
+        else:
+            found = _traced(duplicate, example, by, reference)
+        _verify(found.forward, example, reference, model_name)
     return found
+
+
+def as_names(units: Sequence[str] | None) -> list[str] | None:
+    """Turn names of units that a caller gives into a list; None stays.
+
+    Args:
+        units: A sequence of names, or an array of them.
+
+    Returns:
+        The names.
+
+    Raises:
+        ResprobeError: If it is a text, empty, or holds something else.
+    """
+    if units is None:
+        return None
+    if isinstance(units, str):
+        raise ResprobeError(f"units: expected a list of names, got the text {units!r}; write [{units!r}]")
+    strange = next((name for name in units if not isinstance(name, str)), None)
+    if strange is not None:
+        raise ResprobeError(f"units: expected names, got {strange!r}; find them with resprobe.units.find")
+    if not len(units):
+        raise ResprobeError("units: expected at least one name, got none; leave units out for all")
+    return [str(name) for name in units]
 
 
 def _traced(model: nn.Module, example: torch.Tensor, by: str | None, reference: torch.Tensor) -> Segments | WholeModel:
@@ -101,6 +130,16 @@ def _grouped(spans: list[Span], by: str | None, model_name: str) -> list[list[Sp
     return groups
 
 
+def _check_statistics(model: nn.Module, model_name: str) -> None:
+    """Refuse a model whose logits depend on which images share a batch."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and (module.running_mean is None or module.running_var is None):
+            raise ResprobeError(
+                f"model {model_name}: expected batch normalisations with stored statistics, got {name} without; "
+                "its logits depend on the batch: train it with track_running_stats=True"
+            )
+
+
 def _number_type(model: nn.Module) -> torch.dtype:
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
@@ -108,11 +147,11 @@ def _number_type(model: nn.Module) -> torch.dtype:
 def _run_example(model: nn.Module, example: torch.Tensor) -> torch.Tensor:
     try:
         output = model(example)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+    # The model's own forward runs: anything can go wrong in there.
+    except Exception as error:
         shape = tuple(example.shape[1:])
-        first_line = str(error).splitlines()[0]
         raise ResprobeError(
-            f"model {type(model).__name__}: expected to run on images of shape {shape}, got {first_line}; "
+            f"model {type(model).__name__}: expected to run on images of shape {shape}, got {first_line(error)}; "
             "check that the data fit the model"
         ) from error
     if not isinstance(output, torch.Tensor) or output.ndim != 2:

@@ -19,3 +19,9 @@ def unknown_name(what: str, name: str, known: Sequence[str]) -> str:
     hint = f"did you mean {' or '.join(close)}?" if close else "choose one of them"
     span = ", ".join(known) if len(known) <= 6 else f"{', '.join(known[:3])} ... {known[-1]} ({len(known)})"
     return f"{what}: expected one of {span}, got {name!r}; {hint}"
+
+
+def first_line(error: Exception) -> str:
+    """Give the first line of an exception's message, or its type where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

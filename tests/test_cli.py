@@ -240,6 +240,20 @@ BAD_INPUT = {
         [*LESION, "--ckpt", "plain8.pt", "--out", "o.nc"],
         "expected a folder for 2 results",
     ),
+    "output is a figure": ([*LESION, "--plot", "--out", "o.png"], "expected a result such as o.nc, got o.png"),
+    "output with a name too long": ([*LESION, "--out", "o" * 300], "got File name too long"),
+    "negative seed": (
+        ["reorder", "--ckpt", "resnet8.pt", "--num-swaps", "1", "--seed", "-1"],
+        "seed: expected a whole number from 0, got -1",
+    ),
+    "train with too large a seed": (
+        ["train", "--arch", "resnet8", "--data", "digits", "--out", "new.pt", "--seed", str(2**64)],
+        "seed: expected a number from 0",
+    ),
+    "train without test images": (
+        ["train", "--arch", "resnet8", "--data", "npz:labels.npz", "--normalise", "none", "--out", "new.pt"],
+        "resprobe train takes --test-data",
+    ),
     "output is something else": ([*LESION, "--out", "text.pt"], "text.pt: expected a netCDF4 file"),
     "plot of no result": (["plot", "text.pt"], "text.pt: expected a netCDF4 file"),
     "dataset not on disk": ([*LESION, "--data", "mnist"], "--download"),
@@ -289,6 +303,12 @@ class TestErrors:
         assert err.startswith("resprobe: error: ")
         assert message in err
         assert err.count("\n") == 1
+
+    def test_no_command_shows_the_help(self, resprobe):
+        code, out, err = resprobe()
+        assert (code, out) == (2, "")
+        assert err.startswith("Usage: ")
+        assert "\n  lesion " in err
 
     def test_debug_shows_the_traceback(self, folder, monkeypatch):
         monkeypatch.setattr(sys, "argv", ["resprobe", "lesion", "--ckpt", "absent.pt", "--debug"])

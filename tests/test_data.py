@@ -192,6 +192,7 @@ def test_hash_is_of_images_and_labels_alone(tmp_path: Path) -> None:
     [
         ({"batch_size": 0}, "batch size: expected 1 or more, got 0"),
         ({"num_images": 0}, "num images: expected 1 or more, got 0"),
+        ({"num_images": 2.5}, "num images: expected 1 or more, got 2.5"),
         ({"num_images": -3}, "num images: expected 1 or more, got -3"),
         ({"num_images": 501}, "digits: expected at most the 500 images of split test, got 501"),
         ({"split": "val"}, "digits: expected split train or test, got 'val'"),

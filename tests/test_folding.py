@@ -54,6 +54,27 @@ def test_what_cannot_be_folded_is_kept(case):
     torch.testing.assert_close(folded(IMAGES), net(IMAGES))
 
 
+class Doubling(nn.BatchNorm2d):
+    def forward(self, x):
+        # control flow that torch.fx can't follow: the module stays one operation
+        return 2 * super().forward(x) if x.abs().max() > 0 else x
+
+
+@pytest.mark.parametrize("case", ["norm of a subclass", "assigned norm", "assigned convolution"])
+def test_what_computes_something_else_is_kept(case):
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).double().eval()
+    conv, norm = net
+    if case == "norm of a subclass":
+        net[1] = Doubling(2).double().eval()
+    elif case == "assigned norm":
+        norm.forward = lambda x: 2 * x
+    else:
+        conv.forward = lambda x: x.repeat(1, 2, 1, 1)
+    folded = fold(as_graph(net))
+    assert num_norms(folded) == 1
+    torch.testing.assert_close(folded(IMAGES), net(IMAGES))
+
+
 def test_other_modules_pass_through():
     module = nn.Identity()
     assert fold(module) is module

@@ -58,7 +58,7 @@ def test_same_values(name):
 def test_what_is_read_again_stays():
     def compute(net, x):
         y = net.conv(x)
-        return F.relu(y) * y
+        return F.relu(y) - y
 
     net = Net(compute)
     changed = overwrite(fx.symbolic_trace(net))
@@ -71,6 +71,26 @@ def test_hooked_output_stays():
     net.conv.register_forward_hook(lambda module, inputs, output: seen.append(output))
     overwrite(fx.symbolic_trace(net))(IMAGES)
     assert (seen[0] < 0).any()
+
+
+class GivesItsInput(nn.Conv2d):
+    def forward(self, x):
+        return x
+
+
+@pytest.mark.parametrize("how", ["subclass", "assigned"])
+def test_convolution_that_gives_its_own_input(how):
+    net = Net(lambda net, x: F.relu(net.conv(x)))
+    if how == "subclass":
+        net.conv = GivesItsInput(1, 2, 3)
+    else:
+        net.conv.forward = lambda x: x
+    images = IMAGES.clone()
+    leaves = type("Leaves", (fx.Tracer,), {"is_leaf_module": lambda *_: True})()
+    changed = overwrite(fx.GraphModule(net, leaves.trace(net)))
+    assert num_in_place(changed) == 0
+    changed(images)
+    assert torch.equal(images, IMAGES)
 
 
 def test_sum_of_another_shape_is_new():

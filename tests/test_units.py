@@ -227,3 +227,20 @@ class TestErrors:
         net.layer2.register_forward_hook(lambda module, inputs, output: 2 * output)
         with pytest.raises(ResprobeError, match="hooks that change its output must be removed"):
             find(net, EXAMPLE)
+
+    def test_untraceable_module_that_writes_into_its_input(self):
+        class Halving(nn.Module):
+            def forward(self, x):
+                return x.mul_(0.5) if x.numel() and bool(x.max() > -100) else x
+
+        class Branch(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.halving, self.conv = Halving(), nn.Conv2d(4, 4, 1)
+
+            def forward(self, x):
+                return self.conv(self.halving(x)) + x
+
+        # the model's shortcut sees what the branch has written, the pieces of it don't
+        with pytest.raises(ResprobeError, match="expected segments that give the model's own logits"):
+            find(Classifier(Branch(), Branch()), EXAMPLE)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from resprobe.errors import ResprobeError
-from resprobe.writing import check_writable
+from resprobe.writing import check_writable, whole_file
 
 
 def test_nothing_is_left_behind(tmp_path):
@@ -26,3 +26,17 @@ def test_folder_that_is_a_file(tmp_path):
 def test_read_only_file_system():
     with pytest.raises(ResprobeError, match="expected to write a file there, got"):
         check_writable(Path("/proc/resprobe/result.nc"))
+
+
+def test_the_old_file_stays_until_the_new_one_takes_its_place(tmp_path, monkeypatch):
+    def refuse(source, target):
+        assert Path(source).read_text() == "new"
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    monkeypatch.setattr("os.replace", refuse)
+    with pytest.raises(ResprobeError, match="got No space left on device"), whole_file(path) as temporary:
+        temporary.write_text("new")
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file.txt"]

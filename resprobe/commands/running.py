@@ -116,6 +116,10 @@ def _out_paths(analysis: str, common: Common) -> list[Path]:
         )
     if common.out is None:
         return [RESULTS_FOLDER / name for name in names]
+    if common.out.suffix.lower() in (".png", ".pdf", ".svg"):
+        raise ResprobeError(
+            f"out: expected a result such as {common.out.stem}.nc, got {common.out}; --plot saves a figure beside it"
+        )
     if len(names) == 1 and not common.out.is_dir():
         return [common.out]
     if common.out.suffix == ".nc":

@@ -72,7 +72,9 @@ def open_npz(path: Path, *, split: str | None) -> NpzSource:
         ResprobeError: the file is missing, damaged, or doesn't hold these arrays.
     """
     if split not in (None, "all"):
-        raise ResprobeError(f"npz file '{path}': expected split all, got {split!r}; leave --split out")
+        raise ResprobeError(
+            f"npz file '{path}': expected split all, got {split!r}; leave it out; resprobe train takes --test-data"
+        )
     with (
         _archive(path) as archive,
         _member(archive, "x") as (_, x_header),

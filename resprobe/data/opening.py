@@ -1,6 +1,7 @@
 """From the name of a dataset to its batches."""
 
 import difflib
+from numbers import Integral
 from pathlib import Path
 
 from resprobe.data.folders import open_folder
@@ -52,7 +53,7 @@ def open_data(
         [(20, 1, 8, 8), (12, 1, 8, 8)]
     """
     for option, value in (("batch-size", batch_size), ("num-images", num_images), ("image-size", image_size)):
-        if value is not None and value < 1:
+        if value is not None and (not isinstance(value, Integral) or value < 1):
             raise ResprobeError(
                 f"{option.replace('-', ' ')}: expected 1 or more, got {value}; pass a positive --{option}"
             )

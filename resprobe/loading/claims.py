@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from resprobe.intervals import wilson_interval
@@ -94,4 +95,5 @@ def _find(content: Any, name: str, *, levels: int) -> Any:
 def _number(value: Any) -> float | None:
     if isinstance(value, torch.Tensor):
         value = value.item() if value.numel() == 1 else None
+    value = value.item() if isinstance(value, np.generic) else value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

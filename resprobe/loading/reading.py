@@ -1,20 +1,34 @@
 """The bytes of a checkpoint file, read without running anything that is in it."""
 
+import argparse
 import hashlib
 import pickle
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 
 from resprobe.errors import ResprobeError
 from resprobe.loading.sniffing import SAVE_AGAIN, sniff
 
 CHECKPOINT_FOLDER = Path("checkpoints")
+# What training scripts save beside tensors: settings, and numbers of numpy under the names of its versions 1 and 2. To
+# build these runs no code; types of numpy that hold objects are not among them.
+_PLAIN: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    argparse.Namespace,
+    np.dtype,
+    *(type(np.dtype(name)) for name in ("bool", "int32", "int64", "float16", "float32", "float64")),
+    *(
+        (cast(Callable[..., Any], np.float64(0).__reduce__()[0]), f"numpy.{core}.multiarray.scalar")
+        for core in ("core", "_core")
+    ),
+]
+_PICKLE_OF_OTHERS = re.compile(r"Unsupported operand|Invalid magic number|pickle protocol", re.IGNORECASE)
 _FORBIDDEN = re.compile(r"(?:GLOBAL|global:?|class:?|function:?) ([\w.]+\.[\w.]+)")
 
 
@@ -85,7 +99,7 @@ def _read_torch(path: Path) -> Any:
     """Read what torch.save wrote."""
     try:
         # what PyTorch warns of (old formats, slow checks) is no concern of the user's
-        with path.open("rb") as stream, warnings.catch_warnings():
+        with path.open("rb") as stream, warnings.catch_warnings(), torch.serialization.safe_globals(_PLAIN):
             warnings.simplefilter("ignore")
             return torch.load(stream, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -115,8 +129,12 @@ def _explain(path: Path, message: str) -> str:
     """Say what a pickle holds that PyTorch refuses to unpickle."""
     start = f"{path}: expected a checkpoint of tensors and plain values"
     found = _FORBIDDEN.search(message)
+    if found is None and _PICKLE_OF_OTHERS.search(message):
+        return f"{start}, got a pickle in another form than torch.save's; {SAVE_AGAIN}"
     if found is None:
-        return f"{start}, got something else ({_first_line(message)}); {SAVE_AGAIN}"
+        # before its own reason, PyTorch explains itself
+        reason = message.rpartition("WeightsUnpickler error:")[2]
+        return f"{start}, got something else ({_first_line(reason)}); {SAVE_AGAIN}"
     name = found[1]
     if name.startswith(("torch.fx", "torch.nn.", "torchvision.", "timm.", "__main__.")):
         return f"{start}, got a pickled module ({name}), which would run its author's code; {SAVE_AGAIN} where it loads"

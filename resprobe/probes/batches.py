@@ -33,7 +33,13 @@ class CheckedBatches:
     def __init__(self, batches: Iterable[Batch], device: torch.device) -> None:
         self._given = batches
         self.device = device
-        self._iterator = iter(batches)
+        try:
+            self._iterator = iter(batches)
+        except TypeError as error:
+            raise ResprobeError(
+                f"batches: expected an iterable of pairs (images, labels), got {type(batches).__name__}; "
+                "give a DataLoader or the result of resprobe.open_data"
+            ) from error
         try:
             first = next(self._iterator)
         except StopIteration:
@@ -42,7 +48,11 @@ class CheckedBatches:
         self._hash = hashlib.sha256()
         self.num_images: int | None = getattr(batches, "num_images", None)
         self.num_seen = 0
+        self._num_channels: int | None = None
         self.example = self._checked(first)[0][:2]
+        if not len(self.example):
+            raise ResprobeError("images: expected at least one image in the first batch, got none; leave it out")
+        self._num_channels = self.example.shape[1] if self.example.ndim > 1 else None
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches, the first one included; they can be read only once."""
@@ -50,7 +60,7 @@ class CheckedBatches:
             images, labels = self._checked(batch)
             if not hasattr(self._given, "provenance"):
                 for tensor in (images, labels):
-                    self._hash.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+                    self._hash.update(_content(tensor))
             self.num_seen += len(labels)
             yield images, labels
 
@@ -66,15 +76,33 @@ class CheckedBatches:
             raise ResprobeError(
                 f"batches: expected pairs (images, labels), got {type(batch).__name__}; yield two tensors"
             )
-        images, labels = (torch.as_tensor(part) for part in batch)
+        try:
+            images, labels = (torch.as_tensor(part) for part in batch)
+        except (TypeError, ValueError, RuntimeError) as error:
+            found = " and ".join(type(part).__name__ for part in batch)
+            raise ResprobeError(
+                f"batches: expected pairs (images, labels) of tensors, got {found}; yield two tensors"
+            ) from error
         if not images.is_floating_point():
             raise ResprobeError(f"images: expected floating point, got {images.dtype}; normalise them first")
-        if labels.ndim != 1 or labels.is_floating_point() or len(labels) != len(images):
+        if self._num_channels is not None and images.shape[1:2] != (self._num_channels,):
+            raise ResprobeError(
+                f"images: expected images of {self._num_channels} channels like the first ones, got shape "
+                f"{tuple(images.shape)}; give images of one kind"
+            )
+        is_integer = not (labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool)
+        if labels.ndim != 1 or not is_integer or len(labels) != len(images):
             raise ResprobeError(
                 f"labels: expected {len(images)} integers, got {labels.dtype} of shape {tuple(labels.shape)}; "
                 "give one class index per image"
             )
         return images.to(self.device), labels.to(self.device, torch.int64)
+
+
+def _content(tensor: torch.Tensor) -> bytes:
+    """Give the bytes of a tensor's values; numpy has no bfloat16."""
+    tensor = tensor.detach().cpu().contiguous()
+    return (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy().tobytes()
 
 
 def check_labels(labels: torch.Tensor, num_classes: int, first_row: int) -> None:

@@ -21,7 +21,7 @@ from resprobe.probes.reporting import (
     unit_coordinates,
 )
 from resprobe.probes.scoring import Progress, Scores, fast_segments, score
-from resprobe.units import find
+from resprobe.units import as_names, find
 
 REFERENCES = "Veit, Wilber, Belongie 2016, arXiv 1605.06431"
 
@@ -76,6 +76,7 @@ def lesion(
         >>> resprobe.lesion(net, digits).sizes["unit"]
         3
     """
+    units = as_names(units)
     data = CheckedBatches(batches, device_of(model))
     segments = find(model, data.example, by=by, units=units if shortcut else None, shortcut=shortcut)
     chosen = segments.select(units) if units is not None else list(range(len(segments.units)))
@@ -119,7 +120,7 @@ def lesion_curve(
     model: nn.Module,
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     *,
-    num_deleted: Sequence[int],
+    num_deleted: Iterable[int],
     draws: int = 30,
     seed: int = 0,
     units: Sequence[str] | None = None,
@@ -154,11 +155,13 @@ def lesion_curve(
     References:
         Veit, Wilber, Belongie 2016 (arXiv 1605.06431), section 4.2.
     """
+    units = as_names(units)
     data = CheckedBatches(batches, device_of(model))
     segments = find(model, data.example, by=by, units=units if shortcut else None, shortcut=shortcut)
     chosen = segments.select(units) if units is not None else range(len(segments.units))
     deletable = [index for index in chosen if segments.units[index].status == "ok"]
-    deleted = _draw_deletions(len(segments.units), sorted(deletable), num_deleted, draws, seed)
+    sizes = check_sizes("num_deleted", num_deleted, len(deletable), draws=draws, seed=seed)
+    deleted = _draw_deletions(len(segments.units), sorted(deletable), sizes, draws, seed)
     num_units = len(segments.units)
     drawn = deleted.reshape(-1, num_units)
     plans = [intact(num_units), *(deleting(num_units, np.flatnonzero(row).tolist()) for row in drawn)]
@@ -170,11 +173,11 @@ def lesion_curve(
             "deleted": (("num_deleted", "draw", "unit"), deleted),
             **baseline_variables(scores),
         },
-        {"num_deleted": list(num_deleted), "draw": np.arange(draws), **unit_coordinates(segments.units)},
+        {"num_deleted": sizes, "draw": np.arange(draws), **unit_coordinates(segments.units)},
         title="Error after the deletion of several random units",
         references=REFERENCES,
         options={
-            "num_deleted": list(num_deleted),
+            "num_deleted": sizes,
             "draws": draws,
             "seed": seed,
             "by": by,
@@ -214,7 +217,6 @@ def _draw_deletions(
     num_units: int, deletable: Sequence[int], num_deleted: Sequence[int], draws: int, seed: int
 ) -> npt.NDArray[np.bool_]:
     """Draw sets of units that can be deleted: bool `(sizes, draws, units)`."""
-    check_sizes("num_deleted", num_deleted, len(deletable), draws)
     deleted = np.zeros((len(num_deleted), draws, num_units), bool)
     for row, size in enumerate(num_deleted):
         for draw in range(draws):

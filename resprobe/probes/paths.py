@@ -1,6 +1,7 @@
 """Gradient by path length: through how many residual branches does the gradient flow?"""
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from resprobe.probes.path_measuring import measured, prepare
 from resprobe.probes.path_norms import TOLERANCES, Measurement
 from resprobe.probes.path_report import Totals, exact_counts, mean_layers, path_variables, stage_variables
 from resprobe.probes.path_samples import draw_paths
-from resprobe.probes.reporting import report
+from resprobe.probes.reporting import check_seed, report
 from resprobe.probes.scoring import Progress
 from resprobe.segments import Segments, Unit
 from resprobe.units import find
@@ -102,6 +103,7 @@ def paths(
         [1, 3, 3, 1]
     """
     _check_options(estimator, at, precision, repeats, samples)
+    check_seed(seed)
     with torch.inference_mode(False), torch.enable_grad(), exact_float32():
         data = CheckedBatches(batches, device_of(model))
         found = find(model, data.example.clone(), by=by)
@@ -170,5 +172,5 @@ def _check_options(estimator: str, at: str, precision: str, repeats: int, sample
         if value not in known:
             raise ResprobeError(f"{what}: expected {', '.join(known)}, got {value!r}; choose one of them")
     for what, number in (("repeats", repeats), ("samples", samples)):
-        if number < 2:
+        if not isinstance(number, Integral) or number < 2:
             raise ResprobeError(f"{what}: expected 2 or more for a standard error, got {number}; choose at least 10")

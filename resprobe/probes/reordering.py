@@ -31,7 +31,7 @@ def reorder(
     model: nn.Module,
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     *,
-    num_swaps: Sequence[int],
+    num_swaps: Iterable[int],
     draws: int = 30,
     seed: int = 0,
     by: str | None = None,
@@ -73,8 +73,8 @@ def reorder(
             f"reorder: expected a model that is a chain of units, got {type(model).__name__}, where "
             f"{segments.reason}; delete its units with lesion instead"
         )
-    check_sizes("num_swaps", num_swaps, 1_000_000, draws)
-    order = _draw_orders(segments.units, num_swaps, draws, seed)
+    sizes = check_sizes("num_swaps", num_swaps, 1_000_000, draws=draws, seed=seed)
+    order = _draw_orders(segments.units, sizes, draws, seed)
     num_units = len(segments.units)
     plans = [intact(num_units), *(_in_order(row) for row in order.reshape(-1, num_units))]
     scores = score(fast_segments(segments, precision), plans, data, precision=precision, progress=progress)
@@ -87,11 +87,11 @@ def reorder(
             "order": ((*dims, "unit"), order),
             **baseline_variables(scores),
         },
-        {"num_swaps": list(num_swaps), "draw": np.arange(draws), **unit_coordinates(segments.units)},
+        {"num_swaps": sizes, "draw": np.arange(draws), **unit_coordinates(segments.units)},
         title="Error after units have changed places",
         references=REFERENCES,
         options={
-            "num_swaps": list(num_swaps),
+            "num_swaps": sizes,
             "draws": draws,
             "seed": seed,
             "by": by,

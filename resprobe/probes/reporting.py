@@ -1,6 +1,8 @@
 """From counts to a labelled Dataset with its provenance."""
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -87,7 +89,7 @@ def unit_coordinates(units: Sequence[Unit]) -> dict[str, Any]:
     }
 
 
-def check_sizes(option: str, sizes: Sequence[int], largest: int, draws: int) -> None:
+def check_sizes(option: str, sizes: Iterable[int], largest: int, *, draws: int, seed: int) -> list[int]:
     """Refuse sizes of a random experiment that can't be drawn.
 
     Args:
@@ -95,14 +97,44 @@ def check_sizes(option: str, sizes: Sequence[int], largest: int, draws: int) -> 
         sizes: Numbers of deleted units or of swaps.
         largest: The largest one that makes sense.
         draws: Repetitions of each size.
+        seed: Seed of the draws.
+
+    Returns:
+        The sizes.
 
     Raises:
-        ResprobeError: If there is no size or no draw, a size is out of range, or one comes twice.
+        ResprobeError: If there is no size or no draw, a size is out of range, one comes twice, or something is no
+            whole number.
     """
-    if not sizes or min(sizes) < 0 or max(sizes) > largest or len(set(sizes)) < len(sizes):
+    try:
+        found = [operator.index(size) for size in sizes]
+    except TypeError:
+        raise ResprobeError(f"{option}: expected whole numbers, got {sizes!r}; give a list such as [1, 2, 5]") from None
+    if not found or min(found) < 0 or max(found) > largest or len(set(found)) < len(found):
         raise ResprobeError(
-            f"{option}: expected different whole numbers from 0 to {largest}, got "
-            f"{', '.join(map(str, sizes)) or 'none'}; choose others"
+            f"{option}: expected different whole numbers from 0 to {largest}, got {_shortened(found)}; choose others"
         )
-    if draws < 1:
+    if not isinstance(draws, Integral) or draws < 1:
         raise ResprobeError(f"draws: expected 1 or more, got {draws}; choose at least 20 for a band")
+    check_seed(seed)
+    return found
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what numpy takes no seed from.
+
+    Args:
+        seed: Seed of the draws.
+
+    Raises:
+        ResprobeError: If it is no whole number or negative.
+    """
+    if not isinstance(seed, Integral) or seed < 0:
+        raise ResprobeError(f"seed: expected a whole number from 0, got {seed}; choose another")
+
+
+def _shortened(numbers: Sequence[int]) -> str:
+    """List numbers, of many the first ones and the last."""
+    if len(numbers) > 6:
+        return f"{', '.join(map(str, numbers[:3]))} ... {numbers[-1]}"
+    return ", ".join(map(str, numbers)) or "none"

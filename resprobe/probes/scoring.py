@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from resprobe.devices import exact_float32, precision_dtype
+from resprobe.devices import exact_float32, kept_random_state, precision_dtype
 from resprobe.errors import ResprobeError
 from resprobe.folding import fold
 from resprobe.in_place import work_in_place
@@ -99,7 +99,7 @@ def score(
         progress: Called after each version of each batch.
 
     Returns:
-        Counts and loss sums of every plan. An image with logits that are not finite counts as wrong.
+        Counts and loss sums of every plan. An image whose loss is not finite counts as wrong.
 
     Raises:
         ResprobeError: If a label is out of range, or the intact model's loss is not finite.
@@ -112,12 +112,13 @@ def score(
             correct = np.zeros((len(plans), len(labels)), bool)
             image_loss = np.zeros((len(plans), len(labels)))
             done = 0
-            for members, logits in run_plans(segments, plans, _as_input(images, dtype)):
-                check_labels(labels, logits.shape[1], scores.num_images)
-                correct[members], image_loss[members] = _judge(logits, labels)
-                done += len(members)
-                if progress is not None:
-                    progress(scores.num_images * len(plans) + done * len(labels), total)
+            with kept_random_state(images.device):
+                for members, logits in run_plans(segments, plans, _as_input(images, dtype)):
+                    check_labels(labels, logits.shape[1], scores.num_images)
+                    correct[members], image_loss[members] = _judge(logits, labels)
+                    done += len(members)
+                    if progress is not None:
+                        progress(scores.num_images * len(plans) + done * len(labels), total)
             _check_finite(image_loss[0], scores.num_images)
             _add(scores, correct, image_loss)
             if per_image:
@@ -137,9 +138,9 @@ def _add(scores: Scores, correct: npt.NDArray[np.bool_], image_loss: npt.NDArray
 
 def _judge(logits: torch.Tensor, labels: torch.Tensor) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
     logits = logits.float() if logits.dtype is torch.bfloat16 else logits
-    finite = logits.isfinite().all(1)
-    correct = (logits.argmax(1) == labels) & finite
     image_loss = F.cross_entropy(logits, labels, reduction="none")
+    # a class that is masked with -inf is no failure; NaN and +inf, which argmax would take for the class, give no loss
+    correct = (logits.argmax(1) == labels) & image_loss.isfinite()
     return correct.cpu().numpy(), image_loss.cpu().double().numpy()
 
 

@@ -71,7 +71,7 @@ def check(dataset: xr.Dataset) -> None:
             "make one with a resprobe analysis"
         )
     problems = list(_attribute_problems(dataset))
-    if analysis in SCHEMA:
+    if isinstance(analysis, str) and analysis in SCHEMA:
         fields = SCHEMA[analysis]
         problems += _field_problems(dataset, fields.variables, among=set(dataset.data_vars), what="variable")
         problems += _field_problems(dataset, fields.coords, among=set(dataset.coords), what="coord")
@@ -95,9 +95,11 @@ def _attribute_problems(dataset: xr.Dataset) -> Iterator[str]:
             yield f"no attribute {name}"
     for name in ("settings", "facts"):
         try:
-            json.loads(dataset.attrs.get(name, "{}"))
+            is_object = isinstance(json.loads(dataset.attrs.get(name, "{}")), dict)
         except (TypeError, ValueError):
-            yield f"attribute {name} is not JSON"
+            is_object = False
+        if not is_object:
+            yield f"attribute {name} is not a JSON object"
 
 
 def _field_problems(dataset: xr.Dataset, fields: dict[str, Field], *, among: set[object], what: str) -> Iterator[str]:

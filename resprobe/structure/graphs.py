@@ -86,7 +86,8 @@ def piece_graph(
     required = _required(start, [term.node for term in ends], substitutes)
     graph = fx.Graph()
     values = {start: graph.placeholder("x")}
-    if any(works_in_place(traced.root, node) for node in required):
+    # what torch.fx can't follow may write into its input too
+    if any(works_in_place(traced.root, node) or _is_opaque(traced, node) for node in required):
         values[start] = graph.call_method("clone", (values[start],))
     for node in traced.graph.nodes:
         if node not in required:
@@ -166,6 +167,10 @@ def _required(start: fx.Node, ends: Sequence[fx.Node], replaced: Mapping[fx.Node
             found.add(node)
             pending.extend([term.node for term in replaced[node]] if node in replaced else node.all_input_nodes)
     return found
+
+
+def _is_opaque(traced: TracedModel, node: fx.Node) -> bool:
+    return node.op == "call_module" and str(node.target) in traced.opaque
 
 
 def _sum(graph: fx.Graph, summands: Sequence[Term], values: Mapping[fx.Node, fx.Node]) -> fx.Node:

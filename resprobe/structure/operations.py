@@ -62,6 +62,17 @@ def called_module(root: nn.Module, node: fx.Node) -> nn.Module | None:
     return root.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
+def computes_as(module: object, *classes: type[nn.Module]) -> bool:
+    """Tell whether a module runs the forward of one of PyTorch's classes, not that of a subclass or an assigned one."""
+    methods = ("forward", "_conv_forward")
+    return any(
+        isinstance(module, known)
+        and all(getattr(type(module), name, None) is getattr(known, name, None) for name in methods)
+        and not any(name in vars(module) for name in methods)
+        for known in classes
+    )
+
+
 def is_data(node: object) -> bool:
     """Tell whether something is a node whose value depends on the values of the model's input, not only on its size."""
     return isinstance(node, fx.Node) and bool(node.meta["is_data"])

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import networkx as nx
+import torch
 from torch import fx, nn
 from torch.nn.modules.conv import _ConvNd
 
@@ -89,6 +90,11 @@ def trace(model: nn.Module) -> TracedModel:
 
 
 def _copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ResprobeError(
+            f"model {type(model).__name__}: expected a Python module, got TorchScript; give the module that it was "
+            "made of"
+        )
     try:
         return copy.deepcopy(model, memo)
     except (RuntimeError, TypeError) as error:

@@ -11,6 +11,9 @@ SCHEDULES = ("step", "cosine")
 PRECISIONS = ("float32", "bfloat16")
 
 
+LARGEST_SEED = 2**63 - 1  # what torch.Generator takes
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything besides network and data that decides the outcome of a training.
@@ -63,6 +66,8 @@ class Recipe:
             if not isinstance(getattr(self, name), int):
                 raise ResprobeError(f"{name}: expected a whole number, got {getattr(self, name)!r}; choose another")
             _check_number(name, getattr(self, name), minimum=minimum)
+        if self.seed > LARGEST_SEED:
+            raise ResprobeError(f"seed: expected a number from 0 to {LARGEST_SEED}, got {self.seed}; choose another")
         for name in ("momentum", "weight_decay", "clip"):
             _check_number(name, getattr(self, name), minimum=0)
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):

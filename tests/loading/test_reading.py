@@ -1,9 +1,11 @@
+import argparse
 import contextlib
 import os
 import pickle
 import random
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -198,3 +200,32 @@ class TestTensors:
         assert {parameter.dtype for parameter in checkpoint.model.parameters()} == {torch.float32}
         name = str(dtype).removeprefix("torch.")
         assert f"net.pt: weights of type {name}, turned into float32" in checkpoint.notices
+
+
+def test_pickle_of_another_program(write):
+    message = _message(write(pickle.dumps({"epoch": 1}, protocol=4)))
+    assert "got a pickle in another form than torch.save's; save the network again" in message
+
+
+@pytest.mark.parametrize("accuracy", [np.float64(0.9), np.float32(0.9)], ids=type)
+def test_settings_and_numbers_beside_the_tensors(write, accuracy):
+    content = {"state_dict": state_dict(), "args": argparse.Namespace(lr=0.1), "acc": accuracy, "epoch": np.int64(7)}
+    checkpoint = resprobe.load(write(content))
+    assert checkpoint.claimed_error == pytest.approx(0.1)
+
+
+def test_numbers_of_numpy_1(write):
+    path = write({"state_dict": state_dict(), "acc": np.float64(0.9)}, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+    assert resprobe.load(path).claimed_error == pytest.approx(0.1)
+
+
+class Objects:
+    """Unpickling it would make an object of numpy's type for any objects."""
+
+    def __reduce__(self):
+        return np.float64(0).__reduce__()[0], (np.dtype("O"), b"")
+
+
+def test_objects_of_numpy_are_refused(write):
+    assert "expected a checkpoint of tensors and plain values" in _message(write({"a": Objects()}))

@@ -1,5 +1,6 @@
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -231,6 +232,54 @@ class TestErrors:
         with pytest.raises(ResprobeError, match="expected finite numbers, got nan at image 2"):
             resprobe.lesion(make_net(), [(images, torch.zeros(4, dtype=torch.int64))])
 
+    def test_deletion_whose_loss_is_not_finite(self, scalar_net):
+        class Logarithm(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = scalar_net
+
+            def forward(self, x):
+                return torch.log(self.net(x) + torch.tensor([-3.5, 1.0]))
+
+        # 12 x intact, 4 x and 3 x with one unit deleted: at x = 1 only the last one has no logarithm
+        dataset = resprobe.lesion(Logarithm(), [(torch.ones(5, 1), torch.zeros(5, dtype=torch.int64))])
+        assert dataset.baseline_num_correct == 5
+        assert np.isfinite(dataset.loss.values).tolist() == [True, False]
+        assert dataset.num_correct.values.tolist() == [0, 0]
+        assert dataset.error.values.tolist() == [1, 1]
+
+    def test_masked_classes_are_no_failure(self, make_net, digits):
+        class Masked(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = make_net()
+
+            def forward(self, x):
+                return self.net(x).masked_fill(torch.arange(10) == 9, -torch.inf)
+
+        batches = [(images, labels.clamp(max=8)) for images, labels in digits]
+        dataset = resprobe.lesion(Masked(), batches)
+        assert_counts_of_hooks(dataset, Masked(), batches)
+
+    def test_normalisation_without_statistics(self, make_net, digits):
+        net = make_net()
+        net.layer1[0].bn1 = nn.BatchNorm2d(4, track_running_stats=False)
+        with pytest.raises(ResprobeError, match=r"expected .* stored statistics, got layer1.0.bn1 without"):
+            resprobe.lesion(net, digits)
+
+    def test_random_state_of_a_model_that_draws(self, make_net, digits):
+        class Noisy(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = make_net()
+
+            def forward(self, x):
+                return self.net(x + 0 * torch.randn_like(x))
+
+        before = torch.get_rng_state()
+        resprobe.lesion(Noisy(), digits)
+        assert torch.equal(torch.get_rng_state(), before)
+
     @pytest.mark.parametrize(
         ("batches", "message"),
         [
@@ -244,8 +293,84 @@ class TestErrors:
                 [(torch.zeros(2, 1, 8, 8), torch.zeros(3, dtype=torch.int64))],
                 "expected 2 integers, got torch.int64",
             ),
+            ([(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.bool))], "expected 2 integers, got torch.bool"),
+            ([(torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64))], "expected at least one image"),
+            ([("a.png", "cat")], r"expected pairs \(images, labels\) of tensors, got str and str"),
+            (None, "expected an iterable of pairs .*, got NoneType"),
+            (
+                [(torch.zeros(2, c, 8, 8), torch.zeros(2, dtype=torch.int64)) for c in (1, 3)],
+                r"expected images of 1 channels .*, got shape \(2, 3, 8, 8\)",
+            ),
         ],
     )
     def test_batches_that_are_none(self, make_net, batches, message):
         with pytest.raises(ResprobeError, match=message):
             resprobe.lesion(make_net(), batches)
+
+    def test_number_formats_of_images(self, make_net, digits):
+        batches = [(images.bfloat16(), labels) for images, labels in digits]
+        assert resprobe.lesion(make_net(), batches).num_images == 60
+
+    @pytest.mark.parametrize(
+        ("units", "message"),
+        [([], "expected at least one name, got none"), ("layer1.0", r"write \['layer1.0'\]"), ([1], "got 1")],
+    )
+    def test_units_that_are_no_names(self, make_net, digits, units, message):
+        with pytest.raises(ResprobeError, match=message):
+            resprobe.lesion(make_net(), digits, units=units)
+
+    def test_units_in_an_array(self, make_net, digits):
+        dataset = resprobe.lesion(make_net(), digits, units=np.array(["layer2.0"]))
+        assert json.loads(dataset.attrs["settings"])["units"] == ["layer2.0"]
+
+
+class TestSizes:
+    def test_each_draw_has_a_seed_of_its_own(self, make_net, digits):
+        dataset = resprobe.lesion_curve(make_net(), digits, num_deleted=[2, 3], draws=2, seed=5)
+        for size in (2, 3):
+            for draw in (0, 1):
+                expected = np.random.default_rng([5, size, draw]).choice(range(9), size, replace=False)
+                found = np.flatnonzero(dataset.deleted.sel(num_deleted=size, draw=draw))
+                assert found.tolist() == sorted(expected)
+
+    @pytest.mark.parametrize("sizes", [np.array([1, 2]), range(1, 3), (n for n in (1, 2))], ids=type)
+    def test_any_integers(self, make_net, digits, sizes):
+        dataset = resprobe.lesion_curve(make_net(), digits, num_deleted=sizes, draws=2)
+        assert json.loads(dataset.attrs["settings"])["num_deleted"] == [1, 2]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_deleted": 2}, "num_deleted: expected whole numbers, got 2"),
+            ({"num_deleted": [1.5]}, r"num_deleted: expected whole numbers, got \[1.5\]"),
+            ({"num_deleted": "1:2"}, "num_deleted: expected whole numbers, got '1:2'"),
+            ({"num_deleted": range(1, 21)}, "from 0 to 9, got 1, 2, 3 ... 20; choose others"),
+            ({"num_deleted": [1], "seed": -1}, "seed: expected a whole number from 0, got -1"),
+            ({"num_deleted": [1], "seed": None}, "seed: expected a whole number from 0, got None"),
+            ({"num_deleted": [1], "draws": 2.0}, "draws: expected 1 or more, got 2.0"),
+        ],
+    )
+    def test_what_is_none(self, make_net, digits, options, message):
+        with pytest.raises(ResprobeError, match=message):
+            resprobe.lesion_curve(make_net(), digits, **options)
+
+
+class TestModels:
+    def test_checkpoint_in_place_of_its_model(self, make_net, digits):
+        checkpoint = SimpleNamespace(model=make_net())
+        with pytest.raises(ResprobeError, match="expected a torch.nn.Module, got SimpleNamespace; give its .model"):
+            resprobe.lesion(checkpoint, digits)
+
+    @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+    def test_script(self, make_net, digits):
+        script = torch.jit.trace(make_net(), torch.zeros(1, 1, 8, 8))
+        with pytest.raises(ResprobeError, match="expected a Python module, got TorchScript"):
+            resprobe.lesion(script, digits)
+
+    def test_forward_that_refuses_the_images(self, digits):
+        class Choosy(nn.Module):
+            def forward(self, x):
+                raise AssertionError("wrong size\nof image")
+
+        with pytest.raises(ResprobeError, match="images of shape .* got wrong size; check"):
+            resprobe.lesion(Choosy(), digits)

@@ -189,6 +189,11 @@ class TestExact:
         mean = 2 * (float(result.path_grad_rms[1]) / slope) ** 2
         assert mean == pytest.approx(13, abs=4 * 12 / math.sqrt(50))
         assert float(result.path_grad_mean[1]) == pytest.approx(2.5 * slope, abs=0.3 * slope)
+        # the squares per path are 0.5 or 12.5, so that their mean says how often each came
+        often = (mean / 2 - 0.5) / 12
+        spread = 12 * math.sqrt(often * (1 - often) / 49)
+        expected = slope**2 * spread / (2 * float(result.path_grad_rms[1]))
+        assert float(result.path_grad_rms_sem[1]) == pytest.approx(expected, rel=1e-4)
 
 
 class TestEstimators:
@@ -402,6 +407,8 @@ class TestErrors:
             ({"precision": "bfloat16"}, "precision of a gradient: expected float32, float64, got 'bfloat16'"),
             ({"repeats": 1}, "repeats: expected 2 or more"),
             ({"samples": 0}, "samples: expected 2 or more"),
+            ({"samples": 2.5}, "samples: expected 2 or more"),
+            ({"seed": -1}, "seed: expected a whole number from 0, got -1"),
         ],
     )
     def test_options(self, make_net, digits, options, message):

@@ -116,8 +116,10 @@ class TestSchema:
                 lambda d: d.assign_attrs(analysis="lesions"),
                 r"unknown analysis 'lesions' \(known: lesion, lesion-curve",
             ),
-            (lambda d: d.assign_attrs(settings="{"), "attribute settings is not JSON"),
-            (lambda d: d.assign_attrs(facts=3), "attribute facts is not JSON"),
+            (lambda d: d.assign_attrs(analysis=["lesion", "reorder"]), "unknown analysis"),
+            (lambda d: d.assign_attrs(settings="{"), "attribute settings is not a JSON object"),
+            (lambda d: d.assign_attrs(settings="[1]"), "attribute settings is not a JSON object"),
+            (lambda d: d.assign_attrs(facts=3), "attribute facts is not a JSON object"),
         ],
     )
     def test_each_defect_is_named(self, make_result, change, message):
