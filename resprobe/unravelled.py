@@ -14,7 +14,7 @@ def graph(model: Segments | WholeModel | Sequence[Unit]) -> "nx.DiGraph[str]":
     """Draw up the graph in which every way from the images to the logits is one path of the network.
 
     Each residual unit contributes two ways, its branch and its shortcut, each plain layer or block one. The graph is
-    the compact form of figure 1b of Veit et al. 2016: what is a tree of 2^n paths there are the 2^n ways from `input`
+    the compact form of the unravelled view of Veit et al. 2016: its tree of 2^n paths is the 2^n ways from `input`
     to `output` here.
 
     Args:

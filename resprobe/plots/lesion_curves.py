@@ -23,7 +23,7 @@ from resprobe.plots.theme import (
 def lesion_curve(*results: xr.Dataset) -> Figure:
     """Plot the error against the number of deleted units: draws, their median, the band from 5 to 95 %.
 
-    After Veit, Wilber and Belongie (2016), figure 5a.
+    After Veit, Wilber and Belongie (2016), section 4.2.
 
     Args:
         results: Datasets of `lesion-curve`.

@@ -40,7 +40,7 @@ def lesion(*results: xr.Dataset) -> Figure:
     A single result of at most 30 units is drawn as bars, a longer one as points; several results are
     overlaid, against relative depth where they differ in their number of units. Units that change the shape
     are marked, units that could not be deleted are crosses on the axis. After Veit, Wilber and Belongie
-    (2016), figure 3.
+    (2016), section 4.1.
 
     Args:
         results: Datasets of `lesion`.

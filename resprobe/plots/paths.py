@@ -23,7 +23,7 @@ def paths(*results: xr.Dataset) -> Figure:
 
     Three panels: the share of the paths; the norm of a single path, on a log scale, where it was estimated; the norm
     of the sum over all paths of a length, with its standard error and the band of effective lengths. After Veit,
-    Wilber and Belongie (2016), figure 6, whose third panel multiplies number and single norm instead.
+    Wilber and Belongie (2016), section 5, who in the third panel multiply number and single norm instead.
 
     Args:
         results: Datasets of `paths`.

@@ -27,7 +27,7 @@ def reorder(*results: xr.Dataset) -> Figure:
 
     The colour gives the number of swaps; the line joins the medians, over the draws, of both quantities at
     each number of swaps. Several results lie side by side with common axes. After Veit, Wilber and Belongie
-    (2016), figure 5b.
+    (2016), section 4.3.
 
     Args:
         results: Datasets of `reorder`.

@@ -16,7 +16,7 @@ MAX_PATHS = 64
 def unravelled(graph: "nx.DiGraph[str]") -> Figure:
     """Draw every path of a small network on a line of its own, sorted by length, with the branches that it takes.
 
-    After Veit, Wilber and Belongie (2016), figure 1b.
+    After Veit, Wilber and Belongie (2016), section 3.
 
     Args:
         graph: From `resprobe.units.graph`.
