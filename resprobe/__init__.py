@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from resprobe.hooks import deleted
     from resprobe.loading import Checkpoint, load
     from resprobe.networks import Architecture, build, parse_architecture
-    from resprobe.probes import lesion, lesion_curve, reorder
+    from resprobe.probes import gradients, lesion, lesion_curve, reorder, responses
     from resprobe.segments import Segments, Unit, WholeModel
     from resprobe.training import Recipe, default_recipe, train
 
@@ -26,9 +26,11 @@ _HOME = {
     "load": "resprobe.loading",
     "open_data": "resprobe.data",
     # analyses
+    "gradients": "resprobe.probes",
     "lesion": "resprobe.probes",
     "lesion_curve": "resprobe.probes",
     "reorder": "resprobe.probes",
+    "responses": "resprobe.probes",
     # changing what a model does
     "deleted": "resprobe.hooks",
     # networks and their training
@@ -63,12 +65,14 @@ __all__ = [
     "build",
     "default_recipe",
     "deleted",
+    "gradients",
     "lesion",
     "lesion_curve",
     "load",
     "open_data",
     "parse_architecture",
     "reorder",
+    "responses",
     "train",
 ]
 

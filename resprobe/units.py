@@ -16,7 +16,7 @@ from resprobe.structure.residual import is_chain
 from resprobe.structure.spans import Span
 from resprobe.structure.tracing import private_copy, trace, without_hooks
 
-__all__ = ["Segment", "Segments", "Unit", "WholeModel", "find"]
+__all__ = ["Segment", "Segments", "Unit", "WholeModel", "find", "run_example"]
 
 
 def find(
@@ -56,17 +56,49 @@ def find(
     duplicate = private_copy(model)
     example = example.to(_number_type(duplicate))
     with torch.inference_mode():
-        reference = _run_example(duplicate, example)
+        reference = run_example(duplicate, example)
     without_hooks(duplicate)
     found: Segments | WholeModel
     if shortcut is not None:
         if by is not None or units is None:
             raise ResprobeError(f"shortcut={shortcut!r}: expected it with units= and without by=; name the modules")
-        found = WholeModel(duplicate, named_units(duplicate, example, units, shortcut), "its units were named")
+        named = named_units(duplicate, example, units, shortcut)
+        found = WholeModel(duplicate, named, "its units were named", is_named=True)
     else:
         found = _traced(duplicate, example, by, reference)
     _verify(found.forward, example, reference, model_name)
     return found
+
+
+def run_example(model: nn.Module, example: torch.Tensor) -> torch.Tensor:
+    """Run a model on a few images.
+
+    Args:
+        model: A private copy of the model.
+        example: Images `(N, C, H, W)`.
+
+    Returns:
+        The logits `(N, classes)`.
+
+    Raises:
+        ResprobeError: If the model can't run on them, or gives something else.
+    """
+    try:
+        output = model(example)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        shape = tuple(example.shape[1:])
+        first_line = str(error).splitlines()[0]
+        raise ResprobeError(
+            f"model {type(model).__name__}: expected to run on images of shape {shape}, got {first_line}; "
+            "check that the data fit the model"
+        ) from error
+    if not isinstance(output, torch.Tensor) or output.ndim != 2:
+        got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise ResprobeError(
+            f"model {type(model).__name__}: expected logits (N, classes) as output, got {got}; "
+            "wrap the model in a module that returns the logits alone"
+        )
+    return output
 
 
 def _traced(model: nn.Module, example: torch.Tensor, by: str | None, reference: torch.Tensor) -> Segments | WholeModel:
@@ -102,25 +134,6 @@ def _grouped(spans: list[Span], by: str | None, model_name: str) -> list[list[Sp
 
 def _number_type(model: nn.Module) -> torch.dtype:
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-
-
-def _run_example(model: nn.Module, example: torch.Tensor) -> torch.Tensor:
-    try:
-        output = model(example)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        shape = tuple(example.shape[1:])
-        first_line = str(error).splitlines()[0]
-        raise ResprobeError(
-            f"model {type(model).__name__}: expected to run on images of shape {shape}, got {first_line}; "
-            "check that the data fit the model"
-        ) from error
-    if not isinstance(output, torch.Tensor) or output.ndim != 2:
-        got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise ResprobeError(
-            f"model {type(model).__name__}: expected logits (N, classes) as output, got {got}; "
-            "wrap the model in a module that returns the logits alone"
-        )
-    return output
 
 
 def _verify(

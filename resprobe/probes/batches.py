@@ -23,6 +23,7 @@ class CheckedBatches:
     Attributes:
         device: As given.
         example: The first two images of the first batch, for tracing.
+        batch_size: Images in the first batch.
         num_images: The number of images where the batches say so beforehand, else None.
         num_seen: Images given out so far.
 
@@ -42,7 +43,9 @@ class CheckedBatches:
         self._hash = hashlib.sha256()
         self.num_images: int | None = getattr(batches, "num_images", None)
         self.num_seen = 0
-        self.example = self._checked(first)[0][:2]
+        first_images = self._checked(first)[0]
+        self.example = first_images[:2]
+        self.batch_size = len(first_images)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches, the first one included; they can be read only once."""

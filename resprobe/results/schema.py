@@ -7,6 +7,7 @@ import xarray as xr
 
 from resprobe.errors import ResprobeError
 from resprobe.results.fields.common import KINDS, Field, Fields
+from resprobe.results.fields.gradients import GRADIENTS, RESPONSES
 from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
 from resprobe.results.fields.trainings import TRAINING
 
@@ -22,6 +23,8 @@ SCHEMA: dict[str, Fields] = {
     "lesion": LESION,
     "lesion-curve": LESION_CURVE,
     "reorder": REORDER,
+    "gradients": GRADIENTS,
+    "responses": RESPONSES,
     "training": TRAINING,
 }
 
