@@ -136,6 +136,7 @@ def measure(
                     f"bn_mode='batch': expected batches of two images or more, got one image (image {done}); choose "
                     "another batch size"
                 )
+            images, labels = _outside_inference(images), _outside_inference(labels)
             run = run_captured(model, chosen, _as_input(images, dtype))
             check_labels(labels, run.logits.shape[1], done)
             _add_batch(sums, run, weights, labels)
@@ -248,5 +249,9 @@ def _joint_norm(parts: Sequence[torch.Tensor | None]) -> float:
 
 def _as_input(images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     layout = torch.channels_last if images.ndim == 4 else torch.contiguous_format
-    images = images.clone() if images.is_inference() else images
     return images.detach().to(dtype=dtype, memory_format=layout)
+
+
+def _outside_inference(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor that was made in inference mode, since no gradient can pass by it."""
+    return tensor.clone() if tensor.is_inference() else tensor
