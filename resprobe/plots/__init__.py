@@ -5,10 +5,12 @@ changed.
 """
 
 from resprobe.plots.dispatch import plot
+from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
 from resprobe.plots.reorderings import reorder
+from resprobe.plots.responses import responses
 from resprobe.plots.saving import save_figure
 from resprobe.plots.trainings import training
 
-__all__ = ["lesion", "lesion_curve", "plot", "reorder", "save_figure", "training"]
+__all__ = ["gradients", "lesion", "lesion_curve", "plot", "reorder", "responses", "save_figure", "training"]
