@@ -5,9 +5,9 @@
     python analyses/benchmark.py --study gradients --images 300
 
 `lesion`: the naive way deletes a unit with hooks and runs the whole model, once per unit; both ways see the same images
-in the same batches. Weights are random: they decide neither the work nor its cost. With `--ckpt`, `--arch`, `--data` and
-`--normalise` a real checkpoint takes their place. `--precision float32 bfloat16` shows what the smaller type gains, or
-loses on a CPU without instructions for it.
+in the same batches. Weights are random: they decide neither the work nor its cost. With `--ckpt`, `--arch`, `--data`
+and `--normalise` a real checkpoint takes their place. `--precision float32 bfloat16` shows what the smaller type gains,
+or loses on a CPU without instructions for it.
 
 `gradients`: all that `resprobe.gradients` measures, against one plain forward and backward pass over the same batches,
 the gradient of the mean loss of a batch by all parameters. The two take turns, and the median of their ratios counts.

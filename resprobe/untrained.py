@@ -1,6 +1,6 @@
 """Networks that have not been trained, and the images that go with them."""
 
-from collections.abc import Callable
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from resprobe.loading.facts import READ, Fact
 from resprobe.networks import build, parse_architecture
 from resprobe.options import Common
 
-Notify = Callable[[str], None]
 DEFAULT_DATA = "digits"
 
 
@@ -23,7 +22,8 @@ class Untrained:
     Attributes:
         name: Its architecture with what differs from the default, such as `plain56-xavier`.
         model: The network, in evaluation mode, on the CPU.
-        provenance: What a result says of its model: `architecture` and `facts`.
+        provenance: What a result says of its model: `architecture`, `facts`, and in place of a file's hash that of
+            the weights.
     """
 
     name: str
@@ -96,8 +96,18 @@ def open_untrained(start: Start, common: Common) -> tuple[Untrained, ImageData]:
     unusual += [] if architecture.shortcut in ("pad", "none") else [architecture.shortcut]
     unusual += [] if start.seed == 0 else [f"seed {start.seed}"]
     provenance = {
+        "checkpoint_sha256": _hash(network),
         "architecture": ", ".join([f"{architecture.name} untrained", start.init, *unusual]),
         "facts": {name: Fact(value, READ).as_dict() for name, value in known.items()},
     }
     name = "-".join([architecture.name, start.init, *(text.replace(" ", "") for text in unusual)])
     return Untrained(name, network, provenance), data
+
+
+def _hash(network: nn.Module) -> str:
+    """Hash names and values of everything that a network holds."""
+    digest = hashlib.sha256()
+    for name, tensor in network.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()

@@ -205,11 +205,11 @@ class TestGradients:
         for index, image in enumerate(images):
             (folder / "images" / str(index % 3)).mkdir(parents=True, exist_ok=True)
             matplotlib.image.imsave(folder / "images" / str(index % 3) / f"{index}.png", image)
-        code, _, _ = resprobe(
+        code, _, err = resprobe(
             *("gradients", "--arch", "resnet8", "--norm", "none", "--shortcut", "projection"),
-            *("--data", "folder:images", "--normalise", ".5/.25", "--image-size", 8),
+            *("--data", "folder:images", "--normalise", "imagenet", "--image-size", 8),
         )
-        assert code == 0
+        assert code == 0, err
         dataset = results.open("results/gradients-resnet8-he-nonorm-projection.nc")
         assert dataset.attrs["bn_mode"] == "running"
         assert '"in_channels": {"how": "read", "value": 3}' in dataset.attrs["facts"]

@@ -413,7 +413,7 @@ class TestAll:
         assert colours == ["#0173b2", "#de8f05", "#029e73"]
 
     def test_unknown_analysis(self, make_result):
-        with pytest.raises(ResprobeError, match="expected a result of lesion, .*, got analysis 'paths'"):
+        with pytest.raises(ResprobeError, match="expected a result of gradients, lesion, .*, got analysis 'paths'"):
             plots.plot(make_result("lesion").assign_attrs(analysis="paths"))
         with pytest.raises(ResprobeError, match="got analysis None"):
             plots.plot(xr.Dataset({"error": 1}))
