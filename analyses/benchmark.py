@@ -2,18 +2,25 @@
 
     python analyses/benchmark.py                     lesion of a ResNet-56 on 1,000 images
     python analyses/benchmark.py --images 200        shorter, for a first look
+    python analyses/benchmark.py --study gradients --images 300
 
-The naive way deletes a unit with hooks and runs the whole model, once per unit; both ways see the same images in the
-same batches. Weights are random: they decide neither the work nor its cost. With `--ckpt`, `--arch`, `--data` and
-`--normalise` a real checkpoint takes their place. `--precision float32 bfloat16` shows what the smaller type gains, or
-loses on a CPU without instructions for it.
+`lesion`: the naive way deletes a unit with hooks and runs the whole model, once per unit; both ways see the same images
+in the same batches. Weights are random: they decide neither the work nor its cost. With `--ckpt`, `--arch`, `--data`
+and `--normalise` a real checkpoint takes their place. `--precision float32 bfloat16` shows what the smaller type gains,
+or loses on a CPU without instructions for it.
+
+`gradients`: all that `resprobe.gradients` measures, against one plain forward and backward pass over the same batches,
+the gradient of the mean loss of a batch by all parameters. The two take turns, and the median of their ratios counts.
 """
 
 import argparse
+import statistics
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import resprobe
@@ -72,45 +79,26 @@ def with_random_statistics(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", default="resnet56")
-    parser.add_argument("--ckpt", help="a checkpoint, with --data and --normalise")
-    parser.add_argument("--data")
-    parser.add_argument("--normalise")
-    parser.add_argument("--precision", nargs="+", default=["float32"], choices=["float32", "bfloat16"])
-    parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--batch-size", type=int, default=100)
-    parser.add_argument("--device", default="auto")
-    return parser.parse_args()
+def plain_pass(model: nn.Module, batches: Batches) -> None:
+    """Run forward and backward as anyone would: the gradient of each batch's mean loss by all parameters."""
+    parameters = list(model.parameters())
+    for images, labels in batches:
+        torch.autograd.grad(F.cross_entropy(model(images), labels), parameters)
 
 
-def main() -> None:
-    """Print times, ratios and what bfloat16 changes."""
-    arguments = parse_arguments()
-    device = pick_device(arguments.device)
-    if arguments.ckpt:
-        model: nn.Module = resprobe.load(arguments.ckpt, arch=arguments.arch).model.to(device)
-        data = resprobe.open_data(
-            arguments.data,
-            normalisation=arguments.normalise,
-            num_images=arguments.images,
-            batch_size=arguments.batch_size,
-        )
-        batches = [(images.to(device), labels.to(device)) for images, labels in data]
-    else:
-        network = resprobe.build(resprobe.parse_architecture(arguments.arch), seed=0)
-        model = with_random_statistics(network).to(device)
-        batches = random_batches(arguments.images, arguments.batch_size, device)
+def timed(run: Callable[[], object]) -> float:
+    """Take the time of a call."""
+    start = time.perf_counter()
+    run()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def study_lesion(model: nn.Module, batches: Batches, arguments: argparse.Namespace) -> None:
+    """Print the time of a lesion study against one hooked pass per deletion, and what bfloat16 changes."""
     segments = find(model, batches[0][0][:2])
     names = [unit.name for unit in segments.units]
-    print(
-        f"{arguments.arch}, {len(names)} units, {arguments.images} images in batches of {arguments.batch_size}, ",
-        end="",
-    )
-    print(f"{device_of(model)}, {torch.get_num_threads()} threads, torch {torch.__version__}")
-
     start = time.perf_counter()
     expected = naive_counts(model, batches, names)
     naive_seconds = time.perf_counter() - start
@@ -129,6 +117,67 @@ def main() -> None:
     print(f"one pass, folded, channels_last {fast_pass:6.2f} s   naive {naive_seconds / (len(names) + 1):6.2f} s")
     reached = floor / seconds[arguments.precision[0]]
     print(f"floor, (n + 1) / 2 such passes {floor:7.1f} s   reached {reached:.0%}")
+
+
+def study_gradients(model: nn.Module, batches: Batches, arguments: argparse.Namespace) -> None:
+    """Print the time of `resprobe.gradients` against one plain forward and backward pass."""
+    plain_pass(model, batches[:1])
+    plain, ours = [], []
+    for _ in range(arguments.repeats):
+        plain.append(timed(lambda: plain_pass(model, batches)))
+        ours.append(timed(lambda: resprobe.gradients(model, batches)))
+    ratio = statistics.median(mine / theirs for mine, theirs in zip(ours, plain, strict=True))
+    print(f"one plain forward and backward pass {statistics.median(plain):6.2f} s")
+    print(f"resprobe.gradients                  {statistics.median(ours):6.2f} s   ratio {ratio:5.2f}", end="")
+    print(f"   of {arguments.repeats} repeats, {min(map(min, (plain, ours))):.2f} s the shortest")
+
+
+STUDIES: dict[str, Callable[[nn.Module, Batches, argparse.Namespace], None]] = {
+    "lesion": study_lesion,
+    "gradients": study_gradients,
+}
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--study", nargs="+", default=["lesion"], choices=list(STUDIES))
+    parser.add_argument("--arch", default="resnet56")
+    parser.add_argument("--ckpt", help="a checkpoint, with --data and --normalise")
+    parser.add_argument("--data")
+    parser.add_argument("--normalise")
+    parser.add_argument("--precision", nargs="+", default=["float32"], choices=["float32", "bfloat16"])
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=3, help="of gradients")
+    parser.add_argument("--device", default="auto")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Make model and batches, and run the studies."""
+    arguments = parse_arguments()
+    device = pick_device(arguments.device)
+    if arguments.ckpt:
+        model: nn.Module = resprobe.load(arguments.ckpt, arch=arguments.arch).model.to(device)
+        data = resprobe.open_data(
+            arguments.data,
+            normalisation=arguments.normalise,
+            num_images=arguments.images,
+            batch_size=arguments.batch_size,
+        )
+        batches = [(images.to(device), labels.to(device)) for images, labels in data]
+    else:
+        network = resprobe.build(resprobe.parse_architecture(arguments.arch), seed=0)
+        model = with_random_statistics(network).to(device)
+        batches = random_batches(arguments.images, arguments.batch_size, device)
+    num_units = len(find(model, batches[0][0][:2]).units)
+    print(
+        f"{arguments.arch}, {num_units} units, {arguments.images} images in batches of {arguments.batch_size}, ", end=""
+    )
+    print(f"{device_of(model)}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    for study in arguments.study:
+        STUDIES[study](model, batches, arguments)
 
 
 if __name__ == "__main__":

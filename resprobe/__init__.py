@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from resprobe.hooks import deleted
     from resprobe.loading import Checkpoint, load
     from resprobe.networks import Architecture, build, parse_architecture
-    from resprobe.probes import lesion, lesion_curve, paths, reorder
+    from resprobe.probes import gradients, lesion, lesion_curve, paths, reorder, responses
     from resprobe.segments import Segments, Unit, WholeModel
     from resprobe.training import Recipe, default_recipe, train
 
@@ -26,10 +26,12 @@ _HOME = {
     "load": "resprobe.loading",
     "open_data": "resprobe.data",
     # analyses
+    "gradients": "resprobe.probes",
     "lesion": "resprobe.probes",
     "lesion_curve": "resprobe.probes",
     "paths": "resprobe.probes",
     "reorder": "resprobe.probes",
+    "responses": "resprobe.probes",
     # changing what a model does
     "deleted": "resprobe.hooks",
     # networks and their training
@@ -66,6 +68,7 @@ __all__ = [
     "build",
     "default_recipe",
     "deleted",
+    "gradients",
     "lesion",
     "lesion_curve",
     "load",
@@ -73,6 +76,7 @@ __all__ = [
     "parse_architecture",
     "paths",
     "reorder",
+    "responses",
     "train",
 ]
 

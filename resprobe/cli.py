@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from resprobe.commands.gradients import gradients, responses
 from resprobe.commands.inspecting import inspect
 from resprobe.commands.lesions import lesion, lesion_curve, reorder
 from resprobe.commands.paths import paths
@@ -17,7 +18,7 @@ from resprobe.options import with_common_options
 
 app = typer.Typer(
     name="resprobe",
-    help="Lesion studies, gradient paths and more, of trained plain and residual networks. Each command reads a "
+    help="Lesions, gradients, their paths, and responses of plain and residual networks. Each command reads a "
     "checkpoint, measures, prints a table and saves an xarray Dataset (netCDF4).",
     add_completion=False,
     no_args_is_help=True,
@@ -30,10 +31,13 @@ _ANALYSES: dict[str, Callable[..., None]] = {
     "lesion-curve": lesion_curve,
     "reorder": reorder,
     "paths": paths,
+    "gradients": gradients,
+    "responses": responses,
     "inspect": inspect,
 }
+_WITHOUT_CHECKPOINT = {"gradients"}
 for name, command in _ANALYSES.items():
-    app.command(name)(with_common_options(command))
+    app.command(name)(with_common_options(command, needs_ckpt=name not in _WITHOUT_CHECKPOINT))
 app.command()(train)
 app.command()(plot)
 

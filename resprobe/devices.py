@@ -57,6 +57,23 @@ def precision_dtype(name: str) -> torch.dtype:
     return PRECISIONS[name]
 
 
+def exact_dtype(name: str) -> torch.dtype:
+    """Turn the name of a precision into a dtype, for analyses that bfloat16 is too coarse for.
+
+    Args:
+        name: `float32` or `float64`.
+
+    Returns:
+        The dtype.
+
+    Raises:
+        ResprobeError: If it is another name.
+    """
+    if name == "bfloat16":
+        raise ResprobeError("precision: expected float32 or float64 for this analysis, got bfloat16; leave it out")
+    return precision_dtype(name)
+
+
 def device_of(model: nn.Module) -> torch.device:
     """Give the device that holds a model's parameters; the CPU for a model without any.
 

@@ -106,6 +106,59 @@ def observed(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, list[
         yield seen
 
 
+@contextmanager
+def tapped(
+    model: nn.Module,
+    names: Sequence[str],
+    *,
+    before: Callable[[str, torch.Tensor | None], None] | None = None,
+    after: Callable[[str, Any], None] | None = None,
+) -> Iterator[None]:
+    """Show functions what some modules read and give while the block runs; the model does what it does without them.
+
+    The tensors are the model's own: a function that keeps values must copy them, since a later operation may work in
+    place on them.
+
+    Args:
+        model: Any model.
+        names: Names of its modules.
+        before: Called before each call of a module, with its name and the first tensor that it reads (None without
+            one).
+        after: Called after each call of a module, with its name and its output.
+
+    Yields:
+        Nothing.
+    """
+    with ExitStack() as hooks:
+        for name in names:
+            module = model.get_submodule(name)
+            if before is not None:
+                hooks.enter_context(module.register_forward_pre_hook(_showing_input(name, before), with_kwargs=True))
+            if after is not None:
+                hooks.enter_context(module.register_forward_hook(_showing_output(name, after)))
+        yield
+
+
+def first_tensor(values: Any) -> torch.Tensor | None:
+    """Give the tensor that a module's output is, or the first one that it begins with; None without one."""
+    first = values[0] if isinstance(values, (tuple, list)) and values else values
+    return first if isinstance(first, torch.Tensor) else None
+
+
+def _showing_input(name: str, show: Callable[[str, torch.Tensor | None], None]) -> Callable[..., None]:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        show(name, next((arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)), None))
+
+    return hook
+
+
+def _showing_output(name: str, show: Callable[[str, Any], None]) -> Callable[..., None]:
+    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        show(name, output)
+
+    return hook
+
+
 def _deletions(model: nn.Module, names: Sequence[str]) -> list[HookedDeletion]:
     """Trace a copy of the model and give the deletions of units by name; a block of a plain net is its layers'."""
     spans = recognise(trace(structural_copy(model)), type(model).__name__)
@@ -173,8 +226,8 @@ def _computing(remains: nn.Module) -> Callable[[torch.Tensor, Any], Any]:
 
 def _tensor(output: Any) -> torch.Tensor:
     """Give the tensor that a module's output is, or begins with: attention gives (values, weights)."""
-    first = output[0] if isinstance(output, (tuple, list)) and output else output
-    if not isinstance(first, torch.Tensor):
+    first = first_tensor(output)
+    if first is None:
         raise ResprobeError(
             f"a deleted module's output: expected a tensor, alone or first, got {type(output).__name__}; name another"
         )

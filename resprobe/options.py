@@ -58,7 +58,7 @@ class Common:
     state: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which state_dict of the file to take, where it has several.")
     ] = None
-    batch_size: Annotated[int, typer.Option(help="Images per batch; no effect on the result.")] = 100
+    batch_size: Annotated[int, typer.Option(help="Images per batch; only gradients depend on it.")] = 100
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto"
     precision: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32"
     out: Annotated[
@@ -74,8 +74,16 @@ class Common:
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False
 
 
-def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Common` after its own; it receives them as one object."""
+def with_common_options(command: Callable[..., None], *, needs_ckpt: bool = True) -> Callable[..., None]:
+    """Give a command the options of `Common` after its own; it receives them as one object.
+
+    Args:
+        command: The command.
+        needs_ckpt: Whether it can't do without `--ckpt`; else the list of checkpoints may be empty.
+
+    Returns:
+        The command with all of its options as parameters.
+    """
     hints = get_type_hints(Common, include_extras=True)
     own = list(inspect.signature(command).parameters.values())[1:]
     common = [
@@ -83,7 +91,7 @@ def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             annotation=hints[field.name],
-            **({} if field.name == "ckpt" else {"default": field.default}),
+            **({"default": field.default} if field.name != "ckpt" else {} if needs_ckpt else {"default": []}),
         )
         for field in fields(Common)
     ]

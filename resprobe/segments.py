@@ -146,11 +146,13 @@ class WholeModel:
         model: A private copy of the model, in evaluation mode.
         units: The units, in order.
         reason: Why the model was not cut into segments.
+        is_named: Whether the caller named the units, so that each is a module.
     """
 
     model: nn.Module
     units: tuple[Unit, ...]
     reason: str
+    is_named: bool = False
 
     def forward(self, images: torch.Tensor, *, deleted: Sequence[int] = ()) -> torch.Tensor:
         """Give the logits `(N, classes)` of the model without the units at some positions."""

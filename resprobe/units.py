@@ -20,7 +20,7 @@ from resprobe.structure.tracing import private_copy, trace, without_hooks
 from resprobe.unravelled import count_paths, graph
 from resprobe.wording import first_line
 
-__all__ = ["Segment", "Segments", "Unit", "WholeModel", "count_paths", "find", "graph"]
+__all__ = ["Segment", "Segments", "Unit", "WholeModel", "count_paths", "find", "graph", "run_example"]
 
 
 def find(
@@ -62,13 +62,14 @@ def find(
     example = example.to(_number_type(duplicate))
     with kept_random_state(example.device):
         with torch.inference_mode():
-            reference = _run_example(duplicate, example)
+            reference = run_example(duplicate, example)
         without_hooks(duplicate)
         found: Segments | WholeModel
         if shortcut is not None:
             if by is not None or units is None:
                 raise ResprobeError(f"shortcut={shortcut!r}: expected it with units= and without by=; name the modules")
-            found = WholeModel(duplicate, named_units(duplicate, example, units, shortcut), "its units were named")
+            named = named_units(duplicate, example, units, shortcut)
+            found = WholeModel(duplicate, named, "its units were named", is_named=True)
         else:
             found = _traced(duplicate, example, by, reference)
         _verify(found.forward, example, reference, model_name)
@@ -97,6 +98,37 @@ def as_names(units: Sequence[str] | None) -> list[str] | None:
     if not len(units):
         raise ResprobeError("units: expected at least one name, got none; leave units out for all")
     return [str(name) for name in units]
+
+
+def run_example(model: nn.Module, example: torch.Tensor) -> torch.Tensor:
+    """Run a model on a few images.
+
+    Args:
+        model: A private copy of the model.
+        example: Images `(N, C, H, W)`.
+
+    Returns:
+        The logits `(N, classes)`.
+
+    Raises:
+        ResprobeError: If the model can't run on them, or gives something else.
+    """
+    try:
+        output = model(example)
+    # The model's own forward runs: anything can go wrong in there.
+    except Exception as error:
+        shape = tuple(example.shape[1:])
+        raise ResprobeError(
+            f"model {type(model).__name__}: expected to run on images of shape {shape}, got {first_line(error)}; "
+            "check that the data fit the model"
+        ) from error
+    if not isinstance(output, torch.Tensor) or output.ndim != 2:
+        got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise ResprobeError(
+            f"model {type(model).__name__}: expected logits (N, classes) as output, got {got}; "
+            "wrap the model in a module that returns the logits alone"
+        )
+    return output
 
 
 def _traced(model: nn.Module, example: torch.Tensor, by: str | None, reference: torch.Tensor) -> Segments | WholeModel:
@@ -142,25 +174,6 @@ def _check_statistics(model: nn.Module, model_name: str) -> None:
 
 def _number_type(model: nn.Module) -> torch.dtype:
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-
-
-def _run_example(model: nn.Module, example: torch.Tensor) -> torch.Tensor:
-    try:
-        output = model(example)
-    # The model's own forward runs: anything can go wrong in there.
-    except Exception as error:
-        shape = tuple(example.shape[1:])
-        raise ResprobeError(
-            f"model {type(model).__name__}: expected to run on images of shape {shape}, got {first_line(error)}; "
-            "check that the data fit the model"
-        ) from error
-    if not isinstance(output, torch.Tensor) or output.ndim != 2:
-        got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise ResprobeError(
-            f"model {type(model).__name__}: expected logits (N, classes) as output, got {got}; "
-            "wrap the model in a module that returns the logits alone"
-        )
-    return output
 
 
 def _verify(

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 
+import matplotlib.image
 import numpy as np
 import pytest
 import torch
@@ -188,7 +189,79 @@ class TestOtherCommands:
         assert resprobe("lesion", "--ckpt", "new.pt")[0] == 0
 
 
+class TestGradients:
+    def test_checkpoint(self, resprobe, folder):
+        options = ("gradients", "--ckpt", "resnet8.pt", "--num-images", 30, "--batch-size", 10, "--noise")
+        code, out, err = resprobe(*options, "--plot")
+        assert code == 0
+        assert "resnet8.pt (resnet8) on digits, test images, 30 of them" in out
+        assert "BN mode running" in out
+        assert {"results/gradients-resnet8.nc", "results/gradients-resnet8.png"} <= set(files(folder))
+        dataset = results.open("results/gradients-resnet8.nc")
+        assert np.isfinite(dataset.weight_grad_norm_sem).all()
+        assert "holds this result already" in resprobe(*options)[2]
+        # the size of the batches is a part of the question
+        code, _, err = resprobe(*options, "--batch-size", 15)
+        assert (code, "--overwrite" in err) == (1, True)
+
+    def test_batch_statistics(self, resprobe):
+        code, out, _ = resprobe("gradients", "--ckpt", "resnet8.pt", "--bn-mode", "batch")
+        assert code == 0
+        assert "BN mode batch" in out
+        assert results.open("results/gradients-resnet8.nc").attrs["bn_mode"] == "batch"
+
+    @pytest.mark.parametrize("init", ["he", "xavier", "lecun", "orthogonal", "lsuv"])
+    def test_untrained(self, resprobe, folder, init):
+        options = ("gradients", "--arch", "plain8", "--num-images", 30, "--init", init, "--width", 4, "--seed", 1)
+        code, out, err = resprobe(*options)
+        assert code == 0
+        assert f"(plain8 untrained, {init}, width 4, seed 1) on digits" in out
+        name = f"results/gradients-plain8-{init}-width4-seed1.nc"
+        dataset = results.open(name)
+        assert dataset.attrs["bn_mode"] == "batch"
+        assert dataset.attrs["checkpoint"] == ""
+        assert "holds this result already" in resprobe(*options)[2]
+        code, _, err = resprobe(*options[:-1], 2, "--out", name)
+        assert (code, "--overwrite" in err) == (1, True)
+
+    def test_untrained_without_normalisation_on_other_data(self, resprobe, folder):
+        images = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
+        for index, image in enumerate(images):
+            (folder / "images" / str(index % 3)).mkdir(parents=True, exist_ok=True)
+            matplotlib.image.imsave(folder / "images" / str(index % 3) / f"{index}.png", image)
+        code, _, err = resprobe(
+            *("gradients", "--arch", "resnet8", "--norm", "none", "--shortcut", "projection"),
+            *("--data", "folder:images", "--normalise", "imagenet", "--image-size", 8),
+        )
+        assert code == 0, err
+        dataset = results.open("results/gradients-resnet8-he-nonorm-projection.nc")
+        assert dataset.attrs["bn_mode"] == "running"
+        assert '"in_channels": {"how": "read", "value": 3}' in dataset.attrs["facts"]
+        assert '"num_classes": {"how": "read", "value": 3}' in dataset.attrs["facts"]
+
+    def test_responses(self, resprobe, folder):
+        code, out, _ = resprobe("responses", "--ckpt", "resnet8.pt", "--num-images", 30, "--plot")
+        assert code == 0
+        assert "7 layers, median std" in out
+        assert {"results/responses-resnet8.nc", "results/responses-resnet8.png"} <= set(files(folder))
+
+
 BAD_INPUT = {
+    "gradients in bfloat16": (
+        ["gradients", "--ckpt", "resnet8.pt", "--precision", "bfloat16"],
+        "expected float32 or float64 for this analysis",
+    ),
+    "one image in batch mode": (
+        ["gradients", "--ckpt", "resnet8.pt", "--bn-mode", "batch", "--num-images", "1"],
+        "expected batches of two images or more",
+    ),
+    "unknown initialisation": (["gradients", "--arch", "plain8", "--init", "zeros"], "init: expected one of he"),
+    "untrained depth that does not exist": (["gradients", "--arch", "plain9"], "expected 6n + 2 layers, got 9"),
+    "untrained state": (["gradients", "--arch", "plain8", "--state", "ema"], "state: expected none without --ckpt"),
+    "untrained on data of unknown classes": (
+        ["gradients", "--arch", "plain8", "--data", "npz:labels.npz", "--normalise", ".5/.25"],
+        "expected data that say how many classes",
+    ),
     "no such file": (
         ["lesion", "--ckpt", "absent.pt"],
         "absent.pt: expected a checkpoint file, got nothing at",
@@ -293,6 +366,9 @@ class TestErrors:
         [
             (["lesion", "--ckpt", "resnet8.pt", "--frobnicate"], "No such option: --frobnicate"),
             (["lesion"], "Missing option '--ckpt'"),
+            (["responses", "--arch", "resnet8"], "Missing option '--ckpt'"),
+            (["gradients"], "Missing option '--ckpt', or '--arch' for an untrained net"),
+            (["gradients", "--ckpt", "resnet8.pt", "--init", "he"], "Option '--init' is for an untrained net"),
             (["lesions"], "No such command 'lesions'"),
             (["lesion", "--ckpt", "resnet8.pt", "--batch-size", "many"], "Invalid value for '--batch-size'"),
         ],
@@ -329,7 +405,7 @@ class TestErrors:
 
 class TestProcess:
     @pytest.mark.parametrize("start", [["-m", "resprobe"], ["-c", "from resprobe.cli import main; main()"]])
-    @pytest.mark.parametrize("command", [[], ["lesion"], ["train"]])
+    @pytest.mark.parametrize("command", [[], ["lesion"], ["gradients"], ["train"]])
     def test_help_does_not_import_torch(self, start, command):
         run = subprocess.run(
             [sys.executable, "-X", "importtime", *start, *command, "--help"],

@@ -17,6 +17,10 @@ ANALYSES = {
     "lesion_curve": (resprobe.lesion_curve, {"num_deleted": [1, 2], "draws": 2}),
     "reorder": (resprobe.reorder, {"num_swaps": [1, 2], "draws": 2}),
     "paths": (resprobe.paths, {"estimator": "all", "repeats": 2, "samples": 2}),
+    "gradients": (resprobe.gradients, {"noise": True}),
+    "gradients in batch mode": (resprobe.gradients, {"bn_mode": "batch"}),
+    "gradients of named units": (resprobe.gradients, {"units": ["layer1.1", "layer2.1"], "shortcut": "identity"}),
+    "responses": (resprobe.responses, {}),
 }
 
 

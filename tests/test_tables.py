@@ -69,3 +69,45 @@ def test_paths(shown, make_net, digits):
 def test_paths_of_a_plain_net(shown, make_net, digits):
     lines = shown(resprobe.paths(make_net("plain8"), digits))
     assert lines[-1] == "a net without shortcuts has one path, through all of its layers"
+
+
+def test_gradients(shown, make_net, digits):
+    lines = shown(resprobe.gradients(make_net("resnet8"), digits, noise=True))
+    assert lines[1].split() == ["layer", "stage", "gradient", "norm", "+-", "full", "weight", "norm", "ratio"]
+    assert [line.split()[:2] for line in (lines[2], lines[9])] == [["conv1", "1"], ["linear", "3"]]
+    assert lines[10].split() == ["unit", "stage", "gradient", "norm", "+-", "gain", "branch", "correlation"]
+    assert [line.split()[0] for line in lines[11:14]] == ["layer1.0", "layer2.0", "layer3.0"]
+    assert "gain of the 3 units together" in lines[-1]
+    assert lines[-1].endswith("BN mode running")
+    assert all(len(line) <= 80 for line in lines[1:-1])
+
+
+def test_gradients_that_are_missing_or_not_finite(shown, make_net, digits):
+    dataset = resprobe.gradients(make_net("plain14"), digits)
+    dataset["grad_gain"][:2] = 0.5
+    dataset["grad_gain"][2:] = np.nan
+    dataset["status"] = ("unit", ["ok"] * 11 + ["no way"])
+    dataset["num_nonfinite"][1:3] = 4
+    dataset["num_nonfinite_batches"][0] = 1
+    dataset["num_zero_grad"][0] = 7
+    lines = shown(dataset)
+    assert lines[-2].split()[-4:] == ["-"] * 4
+    assert "gain of the 12 units together 0.25" in lines[-1]
+    assert "Units without values: 1 (no way)." in lines[-1]
+    assert "Up to 7 images have no gradient left and count in no gain." in lines[-1]
+    assert lines[-1].endswith("Not finite: somewhere at 2 units and 1 layers.")
+
+
+def test_responses(shown, make_net, digits):
+    lines = shown(resprobe.responses(make_net("preresnet8"), digits))
+    assert lines[1].split() == ["layer", "stage", "mean", "std", "measured", "at"]
+    assert lines[3].split()[-1] == "layer1.0.bn2"
+    assert len(lines[4].split()) == 4
+    assert lines[-1].startswith("7 layers, median std")
+
+
+def test_long_tables_show_some_rows(shown, make_net, digits):
+    lines = shown(resprobe.responses(make_net("resnet44"), digits))
+    assert len(lines) == 2 + 30 + 1
+    assert lines[31].split()[0] == "layer3.6.conv2"
+    assert lines[-1].endswith("30 of 43 rows shown, all are in the file")

@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resprobe.errors import ResprobeError, ResprobeWarning
 from resprobe.options import Common
 
 if TYPE_CHECKING:
     import xarray as xr
+    from torch import nn
 
     from resprobe.data import ImageData
     from resprobe.loading import Checkpoint
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 RESULTS_FOLDER = Path("results")
 
 
-def analyse(analysis: str, function: str, options: Mapping[str, Any], common: Common) -> None:
+def analyse(
+    analysis: str, function: str, options: Mapping[str, Any], common: Common, *, batches_count: bool = False
+) -> None:
     """Run one analysis on every checkpoint, save each result and show it.
 
     Args:
@@ -28,29 +31,69 @@ def analyse(analysis: str, function: str, options: Mapping[str, Any], common: Co
         function: Name of the function in `resprobe.probes`.
         options: Its own options.
         common: The options of every analysis.
+        batches_count: Whether the result depends on the size of the batches.
     """
-    from resprobe import probes
     from resprobe.devices import pick_device, precision_dtype
     from resprobe.opening import open_settled
 
     device = pick_device(common.device)
     precision_dtype(common.precision)
-    run = getattr(probes, function)
-    for name, out in zip(common.ckpt, _out_paths(analysis, common), strict=True):
+    for name, out in zip(common.ckpt, _out_paths(analysis, common.ckpt, common), strict=True):
         checkpoint, data = open_settled(name, common, functools.partial(notify, quiet=common.quiet))
-        checkpoint.model.to(device)
-        dataset = _run_once(analysis, run, {**options, "precision": common.precision}, checkpoint, data, out, common)
-        show(dataset)
+        subject = _Subject(checkpoint.path.name, checkpoint.model.to(device), checkpoint.provenance)
+        settings = _batch_size(data, common) if batches_count else {}
+        dataset = _run_once(analysis, function, options, settings, subject, data, out, common)
+        _finish(dataset, out, common)
         _warn_of_gap(checkpoint, dataset, common.quiet)
-        if common.plot:
-            save_figure([dataset], out.with_suffix(".png"), common.quiet)
+
+
+def analyse_untrained(
+    analysis: str, function: str, options: Mapping[str, Any], common: Common, start: Mapping[str, Any]
+) -> None:
+    """Run one analysis on the untrained network that `--arch` names, save the result and show it.
+
+    Args:
+        analysis: Name of the analysis in the schema.
+        function: Name of the function in `resprobe.probes`.
+        options: Its own options.
+        common: The options of every analysis.
+        start: Fields of `resprobe.untrained.Start`.
+    """
+    from resprobe.devices import pick_device
+    from resprobe.untrained import Start, open_untrained
+
+    device = pick_device(common.device)
+    network, data = open_untrained(Start(**start), common)
+    (out,) = _out_paths(analysis, [network.name], common)
+    subject = _Subject(network.name, network.model.to(device), network.provenance)
+    settings = _batch_size(data, common)
+    _finish(_run_once(analysis, function, options, settings, subject, data, out, common), out, common)
+
+
+class _Subject(NamedTuple):
+    """A model to be analysed."""
+
+    name: str
+    model: "nn.Module"
+    provenance: dict[str, Any]
+
+
+def _batch_size(data: "ImageData", common: Common) -> dict[str, int]:
+    """Give the size of the first batch, as a setting that the result depends on."""
+    return {"batch_size": min(common.batch_size, data.num_images)}
+
+
+def _finish(dataset: "xr.Dataset", out: Path, common: Common) -> None:
+    show(dataset)
+    if common.plot:
+        save_figure([dataset], out.with_suffix(".png"), common.quiet)
 
 
 def _warn_of_gap(checkpoint: "Checkpoint", dataset: "xr.Dataset", quiet: bool) -> None:
     """Warn where the measured error is far from the one that the file claims."""
     from resprobe.loading.claims import describe_gap
 
-    if "baseline_num_correct" in dataset:
+    if "baseline_num_correct" in dataset and dataset.attrs["bn_mode"] == "running":
         num_images = int(dataset.attrs["num_images"])
         num_wrong = num_images - int(dataset.baseline_num_correct)
         warning = describe_gap(checkpoint.claimed_error, num_wrong, num_images)
@@ -60,32 +103,34 @@ def _warn_of_gap(checkpoint: "Checkpoint", dataset: "xr.Dataset", quiet: bool) -
 
 def _run_once(
     analysis: str,
-    run: "Callable[..., xr.Dataset]",
+    function: str,
     options: Mapping[str, Any],
-    checkpoint: "Checkpoint",
+    settings: Mapping[str, Any],
+    subject: _Subject,
     data: "ImageData",
     out: Path,
     common: Common,
 ) -> "xr.Dataset":
-    """Run one analysis on one checkpoint, unless its result is there already."""
-    from resprobe import results
+    """Run one analysis on one model, unless its result is there already."""
+    from resprobe import probes, results
     from resprobe.progress import progress_bar
 
-    options = results.complete_options(run, options)
+    run: Callable[..., xr.Dataset] = getattr(probes, function)
+    options = results.complete_options(run, {**options, "precision": common.precision})
 
     def compute() -> "xr.Dataset":
         with (
             _warnings_as_notices(common.quiet),
-            progress_bar(f"{analysis} of {checkpoint.path.name}", "images", quiet=common.quiet) as update,
+            progress_bar(f"{analysis} of {subject.name}", "images", quiet=common.quiet) as update,
         ):
-            return run(checkpoint.model, data, provenance=checkpoint.provenance, progress=update, **options)
+            return run(subject.model, data, provenance=subject.provenance, progress=update, **options)
 
     dataset, found = results.find_or_compute(
         out,
         analysis,
         compute,
-        options=options,
-        model=checkpoint.provenance,
+        options={**options, **settings},
+        model=subject.provenance,
         data=data.provenance,
         overwrite=common.overwrite,
     )
@@ -107,12 +152,12 @@ def _warnings_as_notices(quiet: bool) -> Iterator[None]:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def _out_paths(analysis: str, common: Common) -> list[Path]:
-    """Name the result file of each checkpoint."""
-    names = [f"{analysis}-{Path(name).stem}.nc" for name in common.ckpt]
+def _out_paths(analysis: str, networks: list[str], common: Common) -> list[Path]:
+    """Name the result file of each network."""
+    names = [f"{analysis}-{Path(name).stem}.nc" for name in networks]
     if len(set(names)) < len(names):
         raise ResprobeError(
-            f"ckpt: expected checkpoints with different names, got {', '.join(common.ckpt)}; run them one by one"
+            f"ckpt: expected checkpoints with different names, got {', '.join(networks)}; run them one by one"
         )
     if common.out is None:
         return [RESULTS_FOLDER / name for name in names]

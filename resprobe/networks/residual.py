@@ -5,8 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from resprobe.bypass import Bypass
+from resprobe.errors import ResprobeError
 from resprobe.networks.architecture import Architecture, parse_architecture
-from resprobe.networks.initialisation import initialise
+from resprobe.networks.initialisation import check_init, initialise
+from resprobe.networks.lsuv import scale_to_unit_variance
 
 __all__ = ["Architecture", "Block", "ResidualNetwork", "build", "parse_architecture"]
 
@@ -107,22 +109,31 @@ class ResidualNetwork(nn.Module):
         return logits
 
 
-def build(architecture: Architecture, *, seed: int | None = None) -> ResidualNetwork:
+def build(
+    architecture: Architecture, *, seed: int | None = None, init: str = "he", images: Tensor | None = None
+) -> ResidualNetwork:
     """Make a freshly initialised network, leaving the global random state untouched.
 
     Args:
         architecture: The network's facts.
         seed: Seed of the weights; None draws one from the system.
+        init: `he`, `xavier`, `lecun`, `orthogonal` or `lsuv`, as in `resprobe.networks.initialisation.initialise`.
+        images: For `lsuv`, one batch of normalised images, `(B, C, H, W)`.
 
     Returns:
-        The network on the CPU in training mode, initialised by
-        `resprobe.networks.initialisation.initialise`.
+        The network on the CPU in training mode.
+
+    Raises:
+        ResprobeError: If there is no such initialisation, or `lsuv` has no images.
 
     Example:
         >>> net = build(parse_architecture("plain20", in_channels=1), seed=0)
         >>> net(torch.zeros(2, 1, 8, 8)).shape
         torch.Size([2, 10])
     """
+    check_init(init)
+    if init == "lsuv" and images is None:
+        raise ResprobeError("init='lsuv': expected images= with it, got none; give one batch of normalised images")
     generator = torch.Generator()
     if seed is None:
         generator.seed()
@@ -131,7 +142,9 @@ def build(architecture: Architecture, *, seed: int | None = None) -> ResidualNet
     # Constructing PyTorch's layers draws default weights from the global generator.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         network = ResidualNetwork(architecture)
-    initialise(network, generator=generator)
+    initialise(network, generator=generator, init=init)
+    if init == "lsuv" and images is not None:
+        scale_to_unit_variance(network, images)
     return network
 
 

@@ -5,12 +5,25 @@ changed.
 """
 
 from resprobe.plots.dispatch import plot
+from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
 from resprobe.plots.paths import paths
 from resprobe.plots.reorderings import reorder
+from resprobe.plots.responses import responses
 from resprobe.plots.saving import save_figure
 from resprobe.plots.trainings import training
 from resprobe.plots.unravelled import unravelled
 
-__all__ = ["lesion", "lesion_curve", "paths", "plot", "reorder", "save_figure", "training", "unravelled"]
+__all__ = [
+    "gradients",
+    "lesion",
+    "lesion_curve",
+    "paths",
+    "plot",
+    "reorder",
+    "responses",
+    "save_figure",
+    "training",
+    "unravelled",
+]

@@ -6,17 +6,21 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from resprobe.errors import ResprobeError
+from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
 from resprobe.plots.paths import paths
 from resprobe.plots.reorderings import reorder
+from resprobe.plots.responses import responses
 from resprobe.plots.trainings import training
 
 FIGURES: dict[str, Callable[..., Figure]] = {
+    "gradients": gradients,
     "lesion": lesion,
     "lesion-curve": lesion_curve,
     "reorder": reorder,
     "paths": paths,
+    "responses": responses,
     "training": training,
 }
 

@@ -1,7 +1,9 @@
 """Analyses: each takes a model and batches and returns an xarray.Dataset."""
 
+from resprobe.probes.gradients import gradients
 from resprobe.probes.lesions import lesion, lesion_curve
 from resprobe.probes.paths import paths
 from resprobe.probes.reordering import reorder
+from resprobe.probes.responses import responses
 
-__all__ = ["lesion", "lesion_curve", "paths", "reorder"]
+__all__ = ["gradients", "lesion", "lesion_curve", "paths", "reorder", "responses"]

@@ -23,6 +23,7 @@ class CheckedBatches:
     Attributes:
         device: As given.
         example: The first two images of the first batch, for tracing.
+        batch_size: Images in the first batch.
         num_images: The number of images where the batches say so beforehand, else None.
         num_seen: Images given out so far.
 
@@ -49,10 +50,12 @@ class CheckedBatches:
         self.num_images: int | None = getattr(batches, "num_images", None)
         self.num_seen = 0
         self._num_channels: int | None = None
-        self.example = self._checked(first)[0][:2]
+        first_images = self._checked(first)[0]
+        self.example = first_images[:2]
         if not len(self.example):
             raise ResprobeError("images: expected at least one image in the first batch, got none; leave it out")
         self._num_channels = self.example.shape[1] if self.example.ndim > 1 else None
+        self.batch_size = len(first_images)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches, the first one included; they can be read only once."""

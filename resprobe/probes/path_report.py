@@ -18,9 +18,9 @@ class Totals:
 
     def __init__(self, measurement: Measurement, num_units: int) -> None:
         repeats = measurement.signs[1]
-        self.full = Moments.of_nothing()
-        self.coherent = Moments.of_nothing(len(measurement.lengths))
-        self.stages = [Moments.of_nothing(len(units) + 1) for units in measurement.stages]
+        self.full = Moments()
+        self.coherent = Moments(len(measurement.lengths))
+        self.stages = [Moments(len(units) + 1) for units in measurement.stages]
         self.signs = np.zeros((repeats, len(measurement.lengths)))
         self.sampled = np.zeros(len(measurement.sampled))
         self.completeness = 0.0

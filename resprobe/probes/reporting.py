@@ -25,6 +25,7 @@ def report(
     options: Mapping[str, Any],
     provenance: Mapping[str, Any] | None,
     data: CheckedBatches,
+    bn_mode: str = "running",
 ) -> xr.Dataset:
     """Make the result of an analysis: variables and coords with their labels, attributes with what they depend on.
 
@@ -37,6 +38,7 @@ def report(
         options: Every option that the numbers depend on.
         provenance: Where the model came from.
         data: The batches, after the pass.
+        bn_mode: The statistics that batch normalisations used.
 
     Returns:
         The result.
@@ -51,7 +53,7 @@ def report(
         data=data.provenance,
         device=str(data.device),
     )
-    dataset.attrs["bn_mode"] = "running"
+    dataset.attrs["bn_mode"] = bn_mode
     return dataset
 
 

@@ -7,6 +7,7 @@ import xarray as xr
 
 from resprobe.errors import ResprobeError
 from resprobe.results.fields.common import KINDS, Field, Fields
+from resprobe.results.fields.gradients import GRADIENTS, RESPONSES
 from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
 from resprobe.results.fields.paths import PATHS
 from resprobe.results.fields.trainings import TRAINING
@@ -24,6 +25,8 @@ SCHEMA: dict[str, Fields] = {
     "lesion-curve": LESION_CURVE,
     "reorder": REORDER,
     "paths": PATHS,
+    "gradients": GRADIENTS,
+    "responses": RESPONSES,
     "training": TRAINING,
 }
 

@@ -165,9 +165,14 @@ def is_activation(root: nn.Module, node: fx.Node) -> bool:
     return operation(node) in _ACTIVATIONS
 
 
+def is_norm_module(module: nn.Module | None) -> bool:
+    """Tell whether a module is a normalisation."""
+    return isinstance(module, _NORMS)
+
+
 def is_norm(root: nn.Module, node: fx.Node) -> bool:
     """Tell whether a node is a normalisation."""
-    return isinstance(called_module(root, node), _NORMS) or "norm" in operation(node)
+    return is_norm_module(called_module(root, node)) or "norm" in operation(node)
 
 
 def keeps_zero(root: nn.Module, node: fx.Node) -> bool:

@@ -1,32 +1,35 @@
 """The table of any result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import xarray as xr
 from rich.console import Console
 from rich.table import Table
 
+from resprobe.tables.gradients import gradients, responses
 from resprobe.tables.lesions import lesion, lesion_curve, reorder
 from resprobe.tables.paths import paths
 from resprobe.tables.trainings import training
 
-_TABLES: dict[str, Callable[[xr.Dataset], tuple[Table, str]]] = {
+_TABLES: dict[str, Callable[[xr.Dataset], tuple[Table | Sequence[Table], str]]] = {
+    "gradients": gradients,
     "lesion": lesion,
     "lesion-curve": lesion_curve,
     "reorder": reorder,
     "paths": paths,
+    "responses": responses,
     "training": training,
 }
 
 
 def show(dataset: xr.Dataset, console: Console) -> None:
-    """Print a result: what was measured, a table, and a line that sums it up.
+    """Print a result: what was measured, its table or tables, and a line that sums it up.
 
     Args:
         dataset: The result of one of the analyses that have a table.
         console: Where to print.
     """
-    table, summary = _TABLES[dataset.attrs["analysis"]](dataset)
+    tables, summary = _TABLES[dataset.attrs["analysis"]](dataset)
     attrs = dataset.attrs
     network = attrs["architecture"] or "model"
     console.print(
@@ -35,5 +38,6 @@ def show(dataset: xr.Dataset, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    console.print(table)
+    for table in [tables] if isinstance(tables, Table) else tables:
+        console.print(table)
     console.print(summary, highlight=False, soft_wrap=True)

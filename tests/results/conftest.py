@@ -40,6 +40,8 @@ def synthetic_result(
         "reorder": lambda: _reorder(rng, num_units, num_draws, sizes),
         "paths": lambda: _paths(num_units),
         "training": lambda: _training(rng, residual),
+        "gradients": lambda: _gradients(rng, num_units, residual),
+        "responses": lambda: _responses(rng, num_units),
     }
     dataset = label(build[analysis](), analysis)
     dataset.attrs = make_attrs(
@@ -196,4 +198,61 @@ def _paths(num_units: int) -> xr.Dataset:
             "num_paths": ("path_length", counts),
             "length_in_layers": ("path_length", 2.0 * length),
         },
+    )
+
+
+def _layer_coords(num_units: int, prefix: str = "") -> dict[str, Any]:
+    names = [f"{unit}.conv{i}" for unit in _unit_coords(num_units, residual=True)["unit"] for i in (1, 2)]
+    number = 2 * num_units + 2
+    return {
+        "layer": ["conv1", *names, "linear"],
+        f"{prefix}depth": ("layer", np.arange(1, number + 1)),
+        f"{prefix}stage": ("layer", np.arange(number) * 3 // number + 1),
+        "type": ("layer", ["Conv2d"] * (number - 1) + ["Linear"]),
+    }
+
+
+def _gradients(rng: np.random.Generator, num_units: int, residual: bool) -> xr.Dataset:
+    units, layers = np.arange(num_units), np.arange(2 * num_units + 2)
+    slope = 0.02 if residual else 0.5
+    norms = np.exp(-slope * layers + rng.normal(0, 0.1, layers.size))
+    by_unit = np.exp(-slope * units + rng.normal(0, 0.1, units.size))
+    layer_values = {
+        "weight_grad_norm": norms,
+        "weight_grad_norm_sem": norms / 10,
+        "full_weight_grad_norm": norms / 2,
+        "weight_norm": 5 + layers / 10,
+        "grad_weight_ratio": norms / 5,
+        "grad_weight_ratio_sem": norms / 50,
+        "num_nonfinite_batches": 0 * layers,
+    }
+    unit_values = {
+        "activation_grad_norm": by_unit,
+        "activation_grad_norm_sem": by_unit / 10,
+        "grad_gain": np.exp(slope + 0.1 * rng.normal(size=units.size)),
+        "grad_gain_sem": np.full(units.size, 0.01),
+        "branch_ratio": 1 / (1 + units) if residual else np.full(units.size, np.nan),
+        "branch_ratio_sem": np.full(units.size, 0.01 if residual else np.nan),
+        "num_zero_grad": 0 * units,
+        "num_nonfinite": 0 * units,
+    }
+    return xr.Dataset(
+        {name: ("layer", values) for name, values in layer_values.items()}
+        | {name: ("unit", values) for name, values in unit_values.items()}
+        | _baseline(),
+        {**_unit_coords(num_units, residual), **_layer_coords(num_units, "layer_")},
+    )
+
+
+def _responses(rng: np.random.Generator, num_units: int) -> xr.Dataset:
+    coords = _layer_coords(num_units)
+    number = len(coords["layer"])
+    variables = {
+        "response_mean": rng.normal(0, 0.1, number),
+        "response_std": rng.uniform(0.5, 2, number),
+        "num_responses": np.full(number, 1024 * NUM_IMAGES),
+    }
+    return xr.Dataset(
+        {name: ("layer", values) for name, values in variables.items()} | {"num_images": NUM_IMAGES},
+        {**coords, "measured_at": ("layer", [name.replace("conv", "bn") for name in coords["layer"]])},
     )

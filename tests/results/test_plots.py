@@ -316,6 +316,85 @@ class TestTraining:
         assert legend(plots.training(make_result("training"))) == ["training images", "test images"]
 
 
+def curves(axes):
+    """The lines with more than one point that don't run over the whole width, by label."""
+    return {line.get_label(): line for line in axes.lines if len(line.get_xdata()) > 2}
+
+
+class TestGradients:
+    def test_values_places_and_bands(self, make_result):
+        result = make_result("gradients")
+        figure = plots.gradients(result)
+        by_weights, by_output, gain, branch = figure.axes
+        names = ("weight_grad_norm", "activation_grad_norm", "grad_gain", "branch_ratio")
+        for axes, name in zip((by_weights, by_output, gain, branch), names, strict=True):
+            (line,) = curves(axes).values()
+            np.testing.assert_allclose(line.get_ydata(), result[name])
+            np.testing.assert_allclose(line.get_xdata(), np.arange(1, result[name].size + 1))
+        corners = by_weights.collections[0].get_paths()[0].vertices
+        assert corners[:, 1].max() == pytest.approx(float((1.2 * result["weight_grad_norm"]).max()))
+        assert by_weights.get_yscale() == by_output.get_yscale() == "log"
+        assert gain.get_yscale() == "linear"
+        assert by_weights.get_ylabel() == "gradient by weights [nat]"
+        assert legend(figure) == ["± 2 standard errors over batches"]
+
+    def test_several_networks(self, make_result):
+        one, other = make_result("gradients"), make_result("gradients", checkpoint="plain20.pt", residual=False)
+        other = other.assign_attrs(facts=json.dumps({"init": {"value": "he", "how": "read"}}))
+        figure = plots.gradients(one, other)
+        lines = curves(figure.axes[0])
+        assert lines["resnet20"].get_linestyle() == "-"
+        assert lines["plain20"].get_linestyle() == "--"
+        assert list(curves(figure.axes[3])) == ["resnet20"]
+        assert figure.axes[1].get_xlabel() == "place of the unit, from input to output"
+        deeper = plots.gradients(one, make_result("gradients", num_units=27, checkpoint="resnet56.pt"))
+        assert deeper.axes[0].get_xlabel() == "relative depth of the layer"
+        np.testing.assert_allclose(curves(deeper.axes[1])["resnet20"].get_xdata(), (np.arange(9) + 0.5) / 9)
+
+    def test_plain_networks_alone(self, make_result):
+        figure = plots.gradients(make_result("gradients", residual=False))
+        assert [text.get_text() for text in figure.axes[3].texts] == ["no shortcut beside these layers"]
+
+    def test_correlation_has_a_panel_of_its_own(self, make_result):
+        result = make_result("gradients")
+        correlation = xr.DataArray(np.linspace(-0.01, 0.5, 9), dims="unit")
+        figure = plots.gradients(result.assign(grad_correlation=correlation), result)
+        assert figure.axes[4].get_ylabel() == "correlation of images"
+        (line,) = curves(figure.axes[4]).values()
+        np.testing.assert_allclose(line.get_ydata(), correlation)
+        assert not figure.axes[5].get_visible()
+
+    def test_values_that_no_logarithm_has_are_left_out(self, make_result):
+        result = make_result("gradients")
+        norms = result["weight_grad_norm"].copy()
+        norms[:3] = [np.inf, np.nan, 0]
+        figure = plots.gradients(result.assign(weight_grad_norm=norms))
+        (line,) = curves(figure.axes[0]).values()
+        assert line.get_xdata().tolist() == list(range(4, 21))
+        nothing = result.assign({name: result[name] * np.nan for name in result.data_vars if result[name].dims})
+        assert plots.gradients(nothing).get_suptitle().startswith("Gradients")
+
+
+class TestResponses:
+    def test_in_order_and_sorted(self, make_result):
+        one, other = make_result("responses"), make_result("responses", checkpoint="plain20.pt", seed=1)
+        figure = plots.responses(one, other)
+        for result, line, ordered in zip((one, other), figure.axes[0].lines, figure.axes[1].lines, strict=True):
+            np.testing.assert_allclose(line.get_ydata(), result["response_std"])
+            np.testing.assert_allclose(line.get_xdata(), result["depth"])
+            np.testing.assert_allclose(ordered.get_ydata(), sorted(result["response_std"].values, reverse=True))
+        assert legend(figure)[0] == f"resnet20 (median {float(one['response_std'].median()):.2f})"
+        assert [axes.get_ylim()[0] for axes in figure.axes] == [0, 0]
+        assert figure.get_suptitle() == "Responses of convolutions: 2 networks, digits test, 500 images"
+
+    def test_values_that_are_not_finite_are_left_out(self, make_result):
+        result = make_result("responses")
+        std = result["response_std"].copy()
+        std[3] = np.nan
+        figure = plots.responses(result.assign(response_std=std))
+        assert [len(axes.lines[0].get_xdata()) for axes in figure.axes] == [19, 19]
+
+
 class TestNames:
     def test_the_same_checkpoint_is_told_apart_by_its_settings(self, make_result):
         one, other = make_result("lesion", bn_mode="running"), make_result("lesion", bn_mode="batch")
@@ -374,7 +453,9 @@ class TestAll:
         assert colours == ["#0173b2", "#de8f05", "#029e73"]
 
     def test_unknown_analysis(self, make_result):
-        with pytest.raises(ResprobeError, match="expected a result of lesion, .*, got analysis 'phrenology'"):
+        with pytest.raises(ResprobeError, match="expected a result of .*lesion, .*, got analysis 'phrenology'"):
+            plots.plot(make_result("lesion").assign_attrs(analysis="phrenology"))
+        with pytest.raises(ResprobeError, match="expected a result of gradients, lesion, .*, got analysis 'paths'"):
             plots.plot(make_result("lesion").assign_attrs(analysis="phrenology"))
         with pytest.raises(ResprobeError, match="got analysis None"):
             plots.plot(xr.Dataset({"error": 1}))

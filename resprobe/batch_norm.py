@@ -1,0 +1,43 @@
+"""Which statistics the batch normalisations of a model use."""
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from resprobe.errors import ResprobeError
+
+BN_MODES = ("running", "batch")
+
+
+def check_bn_mode(bn_mode: str) -> None:
+    """Refuse a mode that is unknown.
+
+    Args:
+        bn_mode: `running` or `batch`.
+
+    Raises:
+        ResprobeError: If it is another.
+    """
+    if bn_mode not in BN_MODES:
+        raise ResprobeError(f"bn_mode: expected one of {', '.join(BN_MODES)}, got {bn_mode!r}; choose one of them")
+
+
+def use_batch_statistics(module: nn.Module) -> nn.Module:
+    """Let every batch normalisation in a module use the statistics of the batch; nothing else changes its mode.
+
+    The stored statistics are dropped, so that nothing can update them; the module must be a private copy.
+
+    Args:
+        module: Changed in place, in evaluation mode.
+
+    Returns:
+        The same module.
+    """
+    for part in module.modules():
+        if isinstance(part, _BatchNorm):
+            part.running_mean = part.running_var = part.num_batches_tracked = None
+    return module
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Tell whether there is a batch normalisation in a module."""
+    return any(isinstance(part, _BatchNorm) for part in module.modules())
