@@ -115,6 +115,22 @@ class TestAgainstNumpy:
         result = resprobe.responses(net, batches, precision="float64")
         assert_responses(result, net, batches, ["conv"])
 
+    def test_shared_normalisation_belongs_to_no_convolution_and_calls_give_the_order(self, digits):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.head, self.second = nn.Linear(64, 10), nn.Conv2d(1, 1, 3, padding=1)
+                self.norm, self.first = nn.BatchNorm2d(1), nn.Conv2d(1, 1, 3, padding=1)
+
+            def forward(self, x):
+                return self.head(self.norm(self.second(self.norm(self.first(x)))).flatten(1))
+
+        net = Net().double().eval()
+        batches = in_float64(digits)
+        assert_responses(resprobe.responses(net, batches, precision="float64"), net, batches, ["first", "second"])
+        layers = resprobe.gradients(net, batches, precision="float64").layer.values.tolist()
+        assert layers == ["first", "second", "head"]
+
 
 class TestInvariance:
     @pytest.mark.parametrize("batch_size", [1, 7, 60])
