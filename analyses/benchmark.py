@@ -2,12 +2,15 @@
 
     python analyses/benchmark.py                     lesion of a ResNet-56 on 1,000 images
     python analyses/benchmark.py --images 200        shorter, for a first look
-    python analyses/benchmark.py --study gradients --images 300
+    python analyses/benchmark.py --study paths gradients --images 300
 
 `lesion`: the naive way deletes a unit with hooks and runs the whole model, once per unit; both ways see the same images
 in the same batches. Weights are random: they decide neither the work nor its cost. With `--ckpt`, `--arch`, `--data`
 and `--normalise` a real checkpoint takes their place. `--precision float32 bfloat16` shows what the smaller type gains,
 or loses on a CPU without instructions for it.
+
+`paths`: the exact split of one batch by path length, in backward passes of the whole network that compute nothing but
+the gradient by its input (channels_last, normalisations folded, the activations kept).
 
 `gradients`: all that `resprobe.gradients` measures, against one plain forward and backward pass over the same batches,
 the gradient of the mean loss of a batch by all parameters. The two take turns, and the median of their ratios counts.
@@ -25,7 +28,10 @@ from torch import nn
 
 import resprobe
 from resprobe.devices import device_of, pick_device
+from resprobe.probes.path_measuring import prepare
+from resprobe.probes.path_splits import split_by_length
 from resprobe.probes.scoring import fast_segments
+from resprobe.probes.tape import Tape
 from resprobe.units import Segments, WholeModel, find
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
@@ -132,8 +138,33 @@ def study_gradients(model: nn.Module, batches: Batches, arguments: argparse.Name
     print(f"   of {arguments.repeats} repeats, {min(map(min, (plain, ours))):.2f} s the shortest")
 
 
+def study_paths(model: nn.Module, batches: Batches, arguments: argparse.Namespace) -> None:
+    """Print the time of the exact split by path length in input-gradient backward passes of the whole network."""
+    images, labels = batches[0]
+    found = find(model, images[:2])
+    assert isinstance(found, Segments)
+    segments = prepare(found, "float32")
+    tape = Tape(segments, images.contiguous(memory_format=torch.channels_last), labels)
+    split_by_length(tape, "input")
+    passes, splits, calls = [], [], []
+    for _ in range(arguments.repeats):
+        passes.append(min(timed(lambda: tape.whole("input")) for _ in range(3)))
+        splits.append(timed(lambda: split_by_length(tape, "input")))
+        calls.append(timed(lambda: resprobe.paths(model, batches[:1])))
+    split, call = (
+        statistics.median(mine / one for mine, one in zip(times, passes, strict=True)) for times in (splits, calls)
+    )
+    # n (n + 1) / 2 products with single branches are (n + 1) / 2 with all of them
+    floor = (len(segments.units) + 1) / 2
+    print(f"one input-gradient backward pass {statistics.median(passes):6.3f} s, {len(images)} images")
+    print(f"exact split by path length      {statistics.median(splits):7.2f} s   {split:5.1f} such passes", end="")
+    print(f"   floor {floor:g}, reached {floor / split:.0%}")
+    print(f"resprobe.paths, all of the call {statistics.median(calls):7.2f} s   {call:5.1f} such passes")
+
+
 STUDIES: dict[str, Callable[[nn.Module, Batches, argparse.Namespace], None]] = {
     "lesion": study_lesion,
+    "paths": study_paths,
     "gradients": study_gradients,
 }
 
@@ -149,7 +180,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--precision", nargs="+", default=["float32"], choices=["float32", "bfloat16"])
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=3, help="of gradients")
+    parser.add_argument("--repeats", type=int, default=3, help="of paths and gradients")
     parser.add_argument("--device", default="auto")
     return parser.parse_args()
 

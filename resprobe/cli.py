@@ -70,6 +70,11 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         _fail(f"{error.filename or 'files'}: expected to read and write them, got {error.strerror or error}", 1)
+    except RuntimeError as error:
+        # PyTorch's own, which is not imported here
+        if type(error).__name__ != "OutOfMemoryError" or "--debug" in sys.argv:
+            raise
+        _fail("memory: expected room for a batch on the device, got none; give a smaller --batch-size", 1)
     # depending on its version, typer turns an interruption into an exception or into this exit code
     if code == INTERRUPTED:
         _fail("interrupted; what was not finished was not written", INTERRUPTED)

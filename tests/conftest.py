@@ -1,6 +1,12 @@
+import os
 from pathlib import Path
 
 import pytest
+
+# before torch is imported: each of the processes that share the tests has one thread, or they wait for each other
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 from torch import nn
 

@@ -1,3 +1,4 @@
+import importlib
 import re
 import signal
 import subprocess
@@ -156,6 +157,15 @@ class TestOtherCommands:
         code, _, err = resprobe("paths", "--ckpt", "resnet8.pt", "--num-images", "20")
         assert code == 0
         assert "cpu has no room for 20 images at a time; going on with 10\n" in err
+
+    def test_no_room_for_a_batch(self, resprobe, monkeypatch):
+        def full(*args, **options):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        monkeypatch.setattr(importlib.import_module("resprobe.probes.gradients"), "measure", full)
+        code, _, err = resprobe("gradients", "--ckpt", "resnet8.pt", "--num-images", "20", "--quiet")
+        assert code == 1
+        assert err.startswith("resprobe: error: memory: expected room for a batch on the device, got none")
 
     def test_plot(self, resprobe, folder):
         resprobe(*LESION)

@@ -1,15 +1,13 @@
 """Batches through the path measurements, in halves where memory is short."""
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
-from resprobe.errors import ResprobeError, ResprobeWarning
 from resprobe.folding import fold
 from resprobe.probes.batches import CheckedBatches
+from resprobe.probes.halving import in_halves
 from resprobe.probes.path_norms import Measurement, Norms, SignStream, measure
 from resprobe.probes.scoring import Progress
 from resprobe.probes.tape import Tape
@@ -65,49 +63,25 @@ def measured(
                 total = None if data.num_images is None else data.num_images * steps
                 progress(row * steps + min(done, steps) * num_images, total)
 
-        yield from _halving(
-            partial(_measure_batch, segments, measurement, step), images, labels, signs.take(len(labels)), row
-        )
+        drawn = signs.take(len(labels))
+
+        def run(
+            rows: slice,
+            images: torch.Tensor = images,
+            labels: torch.Tensor = labels,
+            drawn: Sequence[torch.Tensor] = drawn,
+            row: int = row,
+            step: Callable[[], None] = step,
+        ) -> Norms:
+            tape = Tape(segments, _as_input(images[rows], measurement.precision), labels[rows], row + rows.start)
+            given = [one[rows].to(images.device) for one in drawn]
+            return measure(tape, measurement, given, row + rows.start, step)
+
+        yield from in_halves(run, len(labels), images.device)
         row += len(labels)
 
 
-def _measure_batch(
-    segments: Segments,
-    measurement: Measurement,
-    step: Callable[[], None],
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    signs: Sequence[torch.Tensor],
-    row: int,
-) -> Norms:
-    dtype = torch.float64 if measurement.precision == "float64" else torch.float32
+def _as_input(images: torch.Tensor, precision: str) -> torch.Tensor:
+    dtype = torch.float64 if precision == "float64" else torch.float32
     layout = torch.channels_last if images.ndim == 4 else torch.contiguous_format
-    tape = Tape(segments, images.to(dtype=dtype, memory_format=layout), labels, row)
-    return measure(tape, measurement, [one.to(images.device) for one in signs], row, step)
-
-
-def _halving(
-    run: Callable[..., Norms], images: torch.Tensor, labels: torch.Tensor, signs: Sequence[torch.Tensor], row: int
-) -> Iterator[Norms]:
-    """Measure a batch, or where the device's memory doesn't hold it, its halves."""
-    try:
-        norms = run(images, labels, signs, row)
-    except torch.OutOfMemoryError:
-        norms = None
-    if norms is not None:
-        yield norms
-        return
-    half = len(labels) // 2
-    if half == 0:
-        raise ResprobeError(
-            f"memory: expected room for one image, got none on {images.device}; use --device cpu or --at first-unit"
-        )
-    if images.device.type == "cuda":
-        torch.cuda.empty_cache()
-    warnings.warn(
-        f"{images.device} has no room for {len(labels)} images at a time; going on with {half}",
-        ResprobeWarning,
-        stacklevel=2,
-    )
-    for part in (slice(0, half), slice(half, None)):
-        yield from _halving(run, images[part], labels[part], [one[part] for one in signs], row + (part.start or 0))
+    return images.to(dtype=dtype, memory_format=layout)

@@ -14,6 +14,7 @@ from resprobe.errors import ResprobeError
 from resprobe.folding import fold
 from resprobe.in_place import work_in_place
 from resprobe.probes.batches import CheckedBatches, check_labels
+from resprobe.probes.halving import in_halves
 from resprobe.probes.prefix_sharing import Plan, run_plans
 from resprobe.segments import Segments, WholeModel
 
@@ -109,23 +110,43 @@ def score(
     total = batches.num_images * len(plans) if batches.num_images else None
     with torch.inference_mode(), exact_float32():
         for images, labels in batches:
-            correct = np.zeros((len(plans), len(labels)), bool)
-            image_loss = np.zeros((len(plans), len(labels)))
-            done = 0
+            judged = _Judged(segments, plans, _as_input(images, dtype), labels, scores.num_images, progress, total)
             with kept_random_state(images.device):
-                for members, logits in run_plans(segments, plans, _as_input(images, dtype)):
-                    check_labels(labels, logits.shape[1], scores.num_images)
-                    correct[members], image_loss[members] = _judge(logits, labels)
-                    done += len(members)
-                    if progress is not None:
-                        progress(scores.num_images * len(plans) + done * len(labels), total)
-            _check_finite(image_loss[0], scores.num_images)
-            _add(scores, correct, image_loss)
-            if per_image:
-                scores.labels.append(labels.cpu().numpy())
-                scores.correct.append(correct)
-                scores.image_loss.append(image_loss)
+                for classes, correct, image_loss in in_halves(judged.rows, len(labels), images.device):
+                    _check_finite(image_loss[0], scores.num_images)
+                    _add(scores, correct, image_loss)
+                    if per_image:
+                        scores.labels.append(classes)
+                        scores.correct.append(correct)
+                        scores.image_loss.append(image_loss)
     return scores
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """One batch: what each plan makes of some of its rows."""
+
+    segments: Segments | WholeModel
+    plans: Sequence[Plan]
+    images: torch.Tensor
+    labels: torch.Tensor
+    first_row: int
+    progress: Progress | None
+    total: int | None
+
+    def rows(self, rows: slice) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+        """Give the labels `(N,)`, and for each plan whether images are right, and their loss: `(plans, N)`."""
+        labels, first_row = self.labels[rows], self.first_row + rows.start
+        correct = np.zeros((len(self.plans), len(labels)), bool)
+        image_loss = np.zeros((len(self.plans), len(labels)))
+        done = 0
+        for members, logits in run_plans(self.segments, self.plans, self.images[rows]):
+            check_labels(labels, logits.shape[1], first_row)
+            correct[members], image_loss[members] = _judge(logits, labels)
+            done += len(members)
+            if self.progress is not None:
+                self.progress(first_row * len(self.plans) + done * len(labels), self.total)
+        return labels.cpu().numpy(), correct, image_loss
 
 
 def _add(scores: Scores, correct: npt.NDArray[np.bool_], image_loss: npt.NDArray[np.float64]) -> None:

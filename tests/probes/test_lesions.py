@@ -11,7 +11,8 @@ from torch import nn
 import resprobe
 from resprobe import results
 from resprobe.data import open_data
-from resprobe.errors import ResprobeError
+from resprobe.errors import ResprobeError, ResprobeWarning
+from resprobe.probes import scoring
 
 
 def hooked_counts(net, batches, units, *, newly=False):
@@ -374,3 +375,23 @@ class TestModels:
 
         with pytest.raises(ResprobeError, match="images of shape .* got wrong size; check"):
             resprobe.lesion(Choosy(), digits)
+
+
+def test_memory_runs_out(make_net, digits, monkeypatch):
+    net = make_net("resnet8")
+    expected = resprobe.lesion(net, digits, per_image=True)
+    whole = scoring.run_plans
+
+    def small(segments, plans, images):
+        for index, given in enumerate(whole(segments, plans, images)):
+            if index == 2 and len(images) > 10:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            yield given
+
+    monkeypatch.setattr(scoring, "run_plans", small)
+    with pytest.warns(ResprobeWarning) as notices:
+        result = resprobe.lesion(net, digits, per_image=True)
+    assert str(notices[0].message) == "cpu has no room for 25 images at a time; going on with 12"
+    for name in ("num_correct", "num_newly_wrong", "num_newly_right", "correct", "label"):
+        xr.testing.assert_equal(result[name], expected[name])
+    xr.testing.assert_allclose(result.image_loss, expected.image_loss)
