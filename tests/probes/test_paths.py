@@ -196,13 +196,14 @@ class TestExact:
         assert float(result.path_grad_rms_sem[1]) == pytest.approx(expected, rel=1e-4)
 
 
-class TestEstimators:
-    @pytest.fixture(scope="class")
-    def estimated(self, brute_force):
-        net, gradients = brute_force("resnet20")
-        result = resprobe.paths(net, BATCHES, precision="float64", estimator="all", repeats=40, samples=40, seed=3)
-        return result, gradients
+@pytest.fixture(scope="module")
+def estimated(brute_force):
+    net, gradients = brute_force("resnet20")
+    result = resprobe.paths(net, BATCHES, precision="float64", estimator="all", repeats=40, samples=40, seed=3)
+    return result, gradients
 
+
+class TestEstimators:
     def test_signs(self, estimated):
         result, gradients = estimated
         z = []
