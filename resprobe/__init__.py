@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from resprobe.hooks import deleted
     from resprobe.loading import Checkpoint, load
     from resprobe.networks import Architecture, build, parse_architecture
-    from resprobe.probes import lesion, lesion_curve, paths, reorder
+    from resprobe.norm_folding import FoldedNetwork, fold_norm
+    from resprobe.probes import lesion, lesion_curve, norm_lesion, paths, reorder, smoothness
     from resprobe.segments import Segments, Unit, WholeModel
     from resprobe.training import Recipe, default_recipe, train
 
@@ -28,10 +29,14 @@ _HOME = {
     # analyses
     "lesion": "resprobe.probes",
     "lesion_curve": "resprobe.probes",
+    "norm_lesion": "resprobe.probes",
     "paths": "resprobe.probes",
     "reorder": "resprobe.probes",
+    "smoothness": "resprobe.probes",
     # changing what a model does
     "deleted": "resprobe.hooks",
+    "FoldedNetwork": "resprobe.norm_folding",
+    "fold_norm": "resprobe.norm_folding",
     # networks and their training
     "Architecture": "resprobe.networks",
     "Recipe": "resprobe.training",
@@ -55,6 +60,7 @@ __all__ = [
     "units",
     "Architecture",
     "Checkpoint",
+    "FoldedNetwork",
     "ImageData",
     "Normalisation",
     "Recipe",
@@ -66,13 +72,16 @@ __all__ = [
     "build",
     "default_recipe",
     "deleted",
+    "fold_norm",
     "lesion",
     "lesion_curve",
     "load",
+    "norm_lesion",
     "open_data",
     "parse_architecture",
     "paths",
     "reorder",
+    "smoothness",
     "train",
 ]
 

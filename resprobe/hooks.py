@@ -106,6 +106,28 @@ def observed(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, list[
         yield seen
 
 
+@contextmanager
+def watched(model: nn.Module, names: Sequence[str], see: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
+    """Show what some modules read while the block runs; nothing is kept.
+
+    Args:
+        model: Any model.
+        names: Names of its modules.
+        see: Called before each call of such a module, with its name and the first tensor that it reads.
+
+    Yields:
+        Nothing.
+    """
+    with ExitStack() as hooks:
+        for name in names:
+
+            def show(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = name) -> None:
+                see(name, next(arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)))
+
+            hooks.enter_context(model.get_submodule(name).register_forward_pre_hook(show, with_kwargs=True))
+        yield
+
+
 def _deletions(model: nn.Module, names: Sequence[str]) -> list[HookedDeletion]:
     """Trace a copy of the model and give the deletions of units by name; a block of a plain net is its layers'."""
     spans = recognise(trace(structural_copy(model)), type(model).__name__)

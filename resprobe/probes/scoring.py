@@ -1,6 +1,6 @@
 """Counts and losses of many altered versions of one model, added up batch by batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -104,20 +104,56 @@ def score(
     Raises:
         ResprobeError: If a label is out of range, or the intact model's loss is not finite.
     """
+    return score_versions(
+        lambda images: run_plans(segments, plans, images),
+        len(plans),
+        batches,
+        precision=precision,
+        per_image=per_image,
+        progress=progress,
+    )
+
+
+def score_versions(
+    run: Callable[[torch.Tensor], Iterable[tuple[Sequence[int], torch.Tensor]]],
+    num_versions: int,
+    batches: CheckedBatches,
+    *,
+    precision: str,
+    per_image: bool = False,
+    progress: Progress | None = None,
+) -> Scores:
+    """Run every version of a model on every batch and count.
+
+    Args:
+        run: Takes images and gives the versions, in any order, with their logits `(B, classes)`; versions that are
+            the same come together. Version 0 is the intact model.
+        num_versions: How many versions there are.
+        batches: The images.
+        precision: In which the versions run.
+        per_image: As in `score`.
+        progress: As in `score`.
+
+    Returns:
+        As `score`.
+
+    Raises:
+        ResprobeError: As `score`.
+    """
     dtype = precision_dtype(precision)
-    scores = Scores.of_nothing(len(plans))
-    total = batches.num_images * len(plans) if batches.num_images else None
+    scores = Scores.of_nothing(num_versions)
+    total = batches.num_images * num_versions if batches.num_images else None
     with torch.inference_mode(), exact_float32():
         for images, labels in batches:
-            correct = np.zeros((len(plans), len(labels)), bool)
-            image_loss = np.zeros((len(plans), len(labels)))
+            correct = np.zeros((num_versions, len(labels)), bool)
+            image_loss = np.zeros((num_versions, len(labels)))
             done = 0
-            for members, logits in run_plans(segments, plans, _as_input(images, dtype)):
+            for members, logits in run(_as_input(images, dtype)):
                 check_labels(labels, logits.shape[1], scores.num_images)
                 correct[members], image_loss[members] = _judge(logits, labels)
                 done += len(members)
                 if progress is not None:
-                    progress(scores.num_images * len(plans) + done * len(labels), total)
+                    progress(scores.num_images * num_versions + done * len(labels), total)
             _check_finite(image_loss[0], scores.num_images)
             _add(scores, correct, image_loss)
             if per_image:
