@@ -1,7 +1,5 @@
 """Which statistics batch normalisation uses: a model as a private copy in one of the modes."""
 
-from collections.abc import Iterable
-
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -45,23 +43,14 @@ def in_mode(model: nn.Module, mode: str, dtype: torch.dtype, example: torch.Tens
         return fold_norm(private, example.to(dtype))
     for name, norm in batch_norms(private).items():
         if mode == "batch":
-            use_batch_statistics([norm])
+            # in evaluation mode, what has no stored statistics uses those of the batch and stores none
+            norm.running_mean = norm.running_var = None
         elif norm.running_mean is None:
             raise ResprobeError(
                 f"normalisation {name}: expected stored statistics for the mode running, got "
                 "track_running_stats=False; use the mode batch alone"
             )
     return private
-
-
-def use_batch_statistics(norms: Iterable[_BatchNorm]) -> None:
-    """Let normalisations of a private copy, in evaluation mode, use the statistics of each batch and store none.
-
-    Args:
-        norms: The normalisations; their stored statistics are dropped.
-    """
-    for norm in norms:
-        norm.running_mean = norm.running_var = None
 
 
 def check_batch(num_images: int, row: int) -> None:

@@ -9,8 +9,10 @@ import typer
 
 from resprobe.commands.inspecting import inspect
 from resprobe.commands.lesions import lesion, lesion_curve, reorder
+from resprobe.commands.norm_lesions import norm_lesion
 from resprobe.commands.paths import paths
 from resprobe.commands.plotting import plot
+from resprobe.commands.smoothness import smoothness
 from resprobe.commands.training import train
 from resprobe.errors import ResprobeError
 from resprobe.options import with_common_options
@@ -30,6 +32,8 @@ _ANALYSES: dict[str, Callable[..., None]] = {
     "lesion-curve": lesion_curve,
     "reorder": reorder,
     "paths": paths,
+    "smoothness": smoothness,
+    "norm-lesion": norm_lesion,
     "inspect": inspect,
 }
 for name, command in _ANALYSES.items():

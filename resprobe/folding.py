@@ -81,6 +81,14 @@ def called(owner: fx.GraphModule, node: fx.Node) -> nn.Module | None:
     return owner.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
+def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put a module of a private copy in the place of another, under every name that it has."""
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if module is old:
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, new)
+
+
 def trainable(parameters: Iterable[nn.Parameter]) -> bool:
     """Tell whether any of some parameters needs a gradient."""
     return any(parameter.requires_grad for parameter in parameters)

@@ -7,7 +7,7 @@ from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from resprobe.errors import ResprobeError
-from resprobe.folding import called, fold, node_to_fold_into, trainable
+from resprobe.folding import called, fold, node_to_fold_into, replace_module, trainable
 from resprobe.structure.operations import operation
 from resprobe.structure.tracing import trace, trainable_copy, without_hooks
 
@@ -108,7 +108,7 @@ def fold_norm(model: nn.Module, example: torch.Tensor | None = None) -> FoldedNe
     for name in affine:
         norm = network.get_submodule(name)
         assert isinstance(norm, _BatchNorm)
-        network.set_submodule(name, ChannelAffine(norm))
+        replace_module(network, norm, ChannelAffine(norm))
     result = FoldedNetwork(network, pairs, affine).eval()
     _compare(expected, _run(result, example), type(model).__name__)
     return result

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resprobe.errors import ResprobeError, ResprobeWarning
 from resprobe.options import Common
@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 RESULTS_FOLDER = Path("results")
 
 
-def analyse(analysis: str, function: str, options: Mapping[str, Any], common: Common) -> None:
+class Subject(NamedTuple):
+    """What an analysis is run on: a name for people, the model or several, where it came from."""
+
+    name: str
+    model: Any
+    provenance: Mapping[str, Any]
+
+
+def analyse(
+    analysis: str, function: str, options: Mapping[str, Any], common: Common, *, batches_matter: bool = False
+) -> None:
     """Run one analysis on every checkpoint, save each result and show it.
 
     Args:
@@ -28,6 +38,7 @@ def analyse(analysis: str, function: str, options: Mapping[str, Any], common: Co
         function: Name of the function in `resprobe.probes`.
         options: Its own options.
         common: The options of every analysis.
+        batches_matter: The result depends on the size of the batches, and says so.
     """
     from resprobe import probes
     from resprobe.devices import pick_device, precision_dtype
@@ -39,7 +50,8 @@ def analyse(analysis: str, function: str, options: Mapping[str, Any], common: Co
     for name, out in zip(common.ckpt, _out_paths(analysis, common), strict=True):
         checkpoint, data = open_settled(name, common, functools.partial(notify, quiet=common.quiet))
         checkpoint.model.to(device)
-        dataset = _run_once(analysis, run, {**options, "precision": common.precision}, checkpoint, data, out, common)
+        subject = Subject(checkpoint.path.name, checkpoint.model, checkpoint.provenance)
+        dataset = run_once(analysis, run, options, subject, data, out, common, batches_matter=batches_matter)
         show(dataset)
         _warn_of_gap(checkpoint, dataset, common.quiet)
         if common.plot:
@@ -58,34 +70,50 @@ def _warn_of_gap(checkpoint: "Checkpoint", dataset: "xr.Dataset", quiet: bool) -
             notify(f"{checkpoint.path.name}: {warning}", quiet)
 
 
-def _run_once(
+def run_once(
     analysis: str,
     run: "Callable[..., xr.Dataset]",
     options: Mapping[str, Any],
-    checkpoint: "Checkpoint",
+    subject: Subject,
     data: "ImageData",
     out: Path,
     common: Common,
+    *,
+    batches_matter: bool = False,
 ) -> "xr.Dataset":
-    """Run one analysis on one checkpoint, unless its result is there already."""
+    """Run one analysis on a model, or on several together, unless its result is there already.
+
+    Args:
+        analysis: Name of the analysis in the schema.
+        run: The function that computes it.
+        options: Its own options.
+        subject: What it is run on.
+        data: The images.
+        out: The result's file.
+        common: The options of every analysis.
+        batches_matter: As in `analyse`.
+
+    Returns:
+        The result.
+    """
     from resprobe import results
     from resprobe.progress import progress_bar
 
-    options = results.complete_options(run, options)
+    options = results.complete_options(run, {**options, "precision": common.precision})
 
     def compute() -> "xr.Dataset":
         with (
             _warnings_as_notices(common.quiet),
-            progress_bar(f"{analysis} of {checkpoint.path.name}", "images", quiet=common.quiet) as update,
+            progress_bar(f"{analysis} of {subject.name}", "images", quiet=common.quiet) as update,
         ):
-            return run(checkpoint.model, data, provenance=checkpoint.provenance, progress=update, **options)
+            return run(subject.model, data, provenance=subject.provenance, progress=update, **options)
 
     dataset, found = results.find_or_compute(
         out,
         analysis,
         compute,
-        options=options,
-        model=checkpoint.provenance,
+        options={**options, "batch_size": data.batch_size} if batches_matter else options,
+        model=subject.provenance,
         data=data.provenance,
         overwrite=common.overwrite,
     )
@@ -121,6 +149,19 @@ def _out_paths(analysis: str, common: Common) -> list[Path]:
     if common.out.suffix == ".nc":
         raise ResprobeError(f"out: expected a folder for {len(names)} results, got {common.out}; give a folder's name")
     return [common.out / name for name in names]
+
+
+def joint_out_path(analysis: str, common: Common) -> Path:
+    """Name the one result file of all checkpoints together."""
+    stems = [Path(name).stem for name in common.ckpt]
+    if len(set(stems)) < len(stems):
+        raise ResprobeError(
+            f"ckpt: expected checkpoints with different names, got {', '.join(common.ckpt)}; rename one of them"
+        )
+    name = f"{analysis}-{'-'.join(stems)}.nc"
+    if common.out is None:
+        return RESULTS_FOLDER / name
+    return common.out / name if common.out.is_dir() else common.out
 
 
 def show(dataset: "xr.Dataset") -> None:

@@ -7,10 +7,23 @@ changed.
 from resprobe.plots.dispatch import plot
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
+from resprobe.plots.norm_lesions import norm_lesion
 from resprobe.plots.paths import paths
 from resprobe.plots.reorderings import reorder
 from resprobe.plots.saving import save_figure
+from resprobe.plots.smoothness import smoothness
 from resprobe.plots.trainings import training
 from resprobe.plots.unravelled import unravelled
 
-__all__ = ["lesion", "lesion_curve", "paths", "plot", "reorder", "save_figure", "training", "unravelled"]
+__all__ = [
+    "lesion",
+    "lesion_curve",
+    "norm_lesion",
+    "paths",
+    "plot",
+    "reorder",
+    "save_figure",
+    "smoothness",
+    "training",
+    "unravelled",
+]

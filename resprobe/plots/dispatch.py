@@ -8,8 +8,10 @@ from matplotlib.figure import Figure
 from resprobe.errors import ResprobeError
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
+from resprobe.plots.norm_lesions import norm_lesion
 from resprobe.plots.paths import paths
 from resprobe.plots.reorderings import reorder
+from resprobe.plots.smoothness import smoothness
 from resprobe.plots.trainings import training
 
 FIGURES: dict[str, Callable[..., Figure]] = {
@@ -17,6 +19,8 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "lesion-curve": lesion_curve,
     "reorder": reorder,
     "paths": paths,
+    "smoothness": smoothness,
+    "norm-lesion": norm_lesion,
     "training": training,
 }
 

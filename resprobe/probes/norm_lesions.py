@@ -1,7 +1,7 @@
 """Lesions of batch normalisation: what a network gets right when one layer normalises otherwise."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +10,10 @@ import xarray as xr
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from resprobe.bn_modes import batch_norms, check_batch, use_batch_statistics
+from resprobe.bn_modes import batch_norms, check_batch
 from resprobe.devices import device_of, exact_float32, precision_dtype
 from resprobe.errors import ResprobeError
+from resprobe.folding import replace_module
 from resprobe.hooks import watched
 from resprobe.intervals import wilson_interval
 from resprobe.probes.batches import Batch, CheckedBatches
@@ -83,9 +84,7 @@ def norm_lesion(
         7
     """
     if replacement not in REPLACEMENTS:
-        raise ResprobeError(
-            f"replacement: expected {', '.join(REPLACEMENTS)}, got {replacement!r}; choose one of them"
-        )
+        raise ResprobeError(f"replacement: expected {', '.join(REPLACEMENTS)}, got {replacement!r}; choose one of them")
     dtype = precision_dtype(precision)
     data = CheckedBatches(batches, device_of(model))
     private = private_copy(model)
@@ -94,16 +93,20 @@ def norm_lesion(
     if replacement == "recomputed":
         replaced = _with_recomputed_statistics(intact, layers, batches, data.device, dtype)
     else:
-        replaced = [_REPLACED[replacement](layer.norm) for layer in layers]
+        like = data.example.to(dtype)
+        replaced = [
+            _affine(layer.norm, like) if replacement == "affine" else _replaced(layer.norm, None, None)
+            for layer in layers
+        ]
 
     def run(images: torch.Tensor) -> Iterator[tuple[list[int], torch.Tensor]]:
         if replacement == "batch":
             check_batch(len(images), data.num_seen - len(images))
         yield [0], intact(images.clone())
         for version, (layer, norm) in enumerate(zip(layers, replaced, strict=True), start=1):
-            intact.set_submodule(layer.name, norm)
+            replace_module(intact, layer.norm, norm)
             logits = intact(images.clone())
-            intact.set_submodule(layer.name, layer.norm)
+            replace_module(intact, norm, layer.norm)
             yield [version], logits
 
     scores = score_versions(run, len(layers) + 1, data, precision=precision, progress=progress)
@@ -149,23 +152,19 @@ def _called_layers(model: nn.Module, example: torch.Tensor, model_name: str) -> 
     return layers
 
 
-def _affine(norm: _BatchNorm) -> _BatchNorm:
-    """Copy a normalisation as its affine part alone: mean 0, variance 1, no epsilon."""
-    channels = (norm.num_features, norm.weight if norm.weight is not None else next(norm.buffers(), None))
+def _replaced(norm: _BatchNorm, mean: torch.Tensor | None, variance: torch.Tensor | None) -> _BatchNorm:
+    """Copy a normalisation with other statistics; None for those of each batch."""
     changed = copy.deepcopy(norm)
-    like = {"device": channels[1].device, "dtype": channels[1].dtype} if channels[1] is not None else {}
-    changed.running_mean, changed.running_var = torch.zeros(channels[0], **like), torch.ones(channels[0], **like)
+    changed.running_mean, changed.running_var = mean, variance
+    return changed
+
+
+def _affine(norm: _BatchNorm, like: torch.Tensor) -> _BatchNorm:
+    """Copy a normalisation as its affine part alone: mean 0, variance 1, no epsilon."""
+    size = norm.num_features
+    changed = _replaced(norm, like.new_zeros(size), like.new_ones(size))
     changed.eps = 0.0
     return changed
-
-
-def _of_batch(norm: _BatchNorm) -> _BatchNorm:
-    changed = copy.deepcopy(norm)
-    use_batch_statistics([changed])
-    return changed
-
-
-_REPLACED: dict[str, Callable[[_BatchNorm], _BatchNorm]] = {"affine": _affine, "batch": _of_batch}
 
 
 def _with_recomputed_statistics(
@@ -186,11 +185,10 @@ def _with_recomputed_statistics(
             model(images.to(dtype, copy=True))
     changed = []
     for layer in layers:
-        found, norm = moments[layer.name], copy.deepcopy(layer.norm)
-        # without Bessel's correction, as the statistics of a batch normalise
-        for buffer, value in (("running_mean", found.mean), ("running_var", found.squares / found.count)):
-            setattr(norm, buffer, torch.from_numpy(value).to(device, dtype))
-        changed.append(norm)
+        found = moments[layer.name]
+        # the biased variance, with which the statistics of a batch normalise too
+        mean, variance = (torch.from_numpy(a).to(device, dtype) for a in (found.mean, found.squares / found.count))
+        changed.append(_replaced(layer.norm, mean, variance))
     return changed
 
 

@@ -109,9 +109,7 @@ def smoothness(
     with torch.inference_mode(False), torch.enable_grad(), exact_float32():
         data = CheckedBatches(batches, device_of(next(iter(models.values()))))
         dtype = PRECISIONS[precision]
-        versions = {
-            (name, mode): _version(models[name], mode, dtype, data.example.clone()) for name, mode in modes
-        }
+        versions = {(name, mode): _version(models[name], mode, dtype, data.example.clone()) for name, mode in modes}
         lines: list[dict[tuple[str, str], Line]] = []
         sizes: list[int] = []
         total = _total(data, num_batches, getattr(batches, "batch_size", None))

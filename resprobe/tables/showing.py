@@ -7,7 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from resprobe.tables.lesions import lesion, lesion_curve, reorder
+from resprobe.tables.norm_lesions import norm_lesion
 from resprobe.tables.paths import paths
+from resprobe.tables.smoothness import smoothness
 from resprobe.tables.trainings import training
 
 _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table, str]]] = {
@@ -15,6 +17,8 @@ _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table, str]]] = {
     "lesion-curve": lesion_curve,
     "reorder": reorder,
     "paths": paths,
+    "smoothness": smoothness,
+    "norm-lesion": norm_lesion,
     "training": training,
 }
 
