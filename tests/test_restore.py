@@ -17,6 +17,10 @@ ANALYSES = {
     "lesion_curve": (resprobe.lesion_curve, {"num_deleted": [1, 2], "draws": 2}),
     "reorder": (resprobe.reorder, {"num_swaps": [1, 2], "draws": 2}),
     "paths": (resprobe.paths, {"estimator": "all", "repeats": 2, "samples": 2}),
+    "smoothness": (resprobe.smoothness, {"steps": [0.1]}),
+    "norm_lesion": (resprobe.norm_lesion, {}),
+    "norm_lesion by the batch": (resprobe.norm_lesion, {"replacement": "batch"}),
+    "norm_lesion recomputed": (resprobe.norm_lesion, {"replacement": "recomputed"}),
 }
 
 

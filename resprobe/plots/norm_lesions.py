@@ -45,7 +45,7 @@ def norm_lesion(*results: xr.Dataset) -> Figure:
         figure = empty_figure(width=8 if named else 9, height=5.2 if named else 4.5)
         axes = figure.subplots()
         for index, (result, name) in enumerate(zip(results, _labels(results), strict=True)):
-            _points(axes, result, colour_of(index), name, relative=len(numbers) > 1)
+            _points(axes, result, colour_of(index), name, joined=len(results) > 1, relative=len(numbers) > 1)
             baseline(axes, result, colour=colour_of(index), label="")
         axes.plot([], [], "--", color=STYLE_COLOUR, label="intact network")
         axes.set_xlabel("relative depth of the layer" if len(numbers) > 1 else "place of the normalisation")
@@ -67,10 +67,11 @@ def _replacements(results: Sequence[xr.Dataset]) -> str:
     return ", ".join(dict.fromkeys(result.attrs["replacement"] for result in results))
 
 
-def _points(axes: Axes, result: xr.Dataset, colour: object, label: str, *, relative: bool) -> None:
+def _points(axes: Axes, result: xr.Dataset, colour: object, label: str, *, joined: bool, relative: bool) -> None:
     number, error = result.sizes["layer"], result["error"].values
     place = (np.arange(number) + 0.5) / number if relative else result["depth"].values
     interval = np.stack([error - result["error_low"].values, result["error_high"].values - error]).clip(min=0)
+    style = "o-" if joined else "o"
     axes.errorbar(
-        place, error, yerr=interval, fmt="o-", color=colour, markersize=3.5, linewidth=0.8, elinewidth=0.8, label=label
+        place, error, yerr=interval, fmt=style, color=colour, markersize=3.5, linewidth=0.8, elinewidth=0.8, label=label
     )

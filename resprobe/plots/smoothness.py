@@ -30,16 +30,15 @@ class _Row(NamedTuple):
     label: str
 
 
-def _beta(network: xr.Dataset) -> xr.DataArray:
-    """Give the change of the gradient per distance at each step but the first, where nothing has moved."""
-    moved = network.isel(step=slice(1, None))
-    return moved["grad_change"] / moved["step_norm"]
+def _change(network: xr.Dataset) -> xr.DataArray:
+    """Give the change of the gradient at each step but the first, where it is 0."""
+    return network["grad_change"].isel(step=slice(1, None))
 
 
 _ROWS = (
     _Row(lambda network: network["loss"], "loss [nat]"),
-    _Row(lambda network: network["grad_change"], "change of the gradient"),
-    _Row(_beta, "change per distance"),
+    _Row(_change, "change of the gradient"),
+    _Row(lambda network: _change(network) / network["step_norm"], "change per distance"),
 )
 
 
@@ -81,9 +80,8 @@ def smoothness(*results: xr.Dataset) -> Figure:
         for index, (name, _) in enumerate(networks):
             grid[0, 0].plot([], [], "o-", color=colour_of(index), markersize=3, label=f"{name}, median")
         grid[0, 0].fill_between([], [], color=STYLE_COLOUR, alpha=0.25, linewidth=0, label="5 to 95 % of batches")
-        figure.suptitle(
-            title("Smoothness of the loss", results, width=int(13 * figure.get_figwidth())), x=0.01, ha="left"
-        )
+        what = title("Smoothness of the loss", [network for _, network in networks], width=40 * len(modes))
+        figure.suptitle(what, x=0.01, ha="left")
         legend_below(figure, grid[0, 0])
         return settle(figure)
 
@@ -114,9 +112,9 @@ def _band(axes: Axes, values: xr.DataArray, colour: object) -> None:
 
 def _choose_scale(row: Sequence[Axes]) -> None:
     """Use a log scale for a row of panels whose values are far apart; they share the axis."""
-    drawn = np.concatenate([line.get_ydata() for axes in row for line in axes.lines if len(line.get_xdata())])
+    drawn = np.concatenate([np.asarray(line.get_ydata(), float) for axes in row for line in axes.lines])
     positive = drawn[drawn > 0]
-    if positive.size and positive.max() > LARGEST_LINEAR_RATIO * np.median(positive):
+    if positive.size and positive.max() > LARGEST_LINEAR_RATIO * positive.min():
         row[0].set_yscale("log")
     else:
         row[0].set_ylim(bottom=0)

@@ -73,7 +73,8 @@ def measure_line(
         advance()
     if not math.isfinite(float(losses[0])):
         changes[0] = torch.tensor(math.nan)
-    return Line(*([float(one) for one in each] for each in (losses, changes, lengths)), float(norm(start)))
+    along = [[float(one) for one in each] for each in (losses, changes, lengths)]
+    return Line(along[0], along[1], along[2], float(norm(start)))
 
 
 def norm(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -82,7 +83,8 @@ def norm(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return torch.zeros(())
     types = [torch.float32 if value.device.type == "mps" else torch.float64 for value in tensors.values()]
     parts = [torch.linalg.vector_norm(t, dtype=dtype) for t, dtype in zip(tensors.values(), types, strict=True)]
-    return torch.linalg.vector_norm(torch.stack(parts))
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(parts))
+    return total
 
 
 def _loss_and_gradient(

@@ -66,8 +66,9 @@ def norm_lesion(
 
     Returns:
         `num_correct`, `num_newly_wrong`, `num_newly_right` (layer), counts of images; `loss` (layer) in nats; `error`,
-        `error_low`, `error_high` (layer), fractions with the 95 % Wilson interval; the baseline as in `resprobe.lesion`.
-        Coords of `layer`: `depth`, `stage` (a new one begins where the images get smaller), `type`, `num_channels`.
+        `error_low`, `error_high` (layer), fractions with the 95 % Wilson interval; the baseline as in
+        `resprobe.lesion`. Coords of `layer`: `depth`, `stage` (a new one begins where the images get smaller),
+        `type`, `num_channels`.
 
     Raises:
         ResprobeError: If the model calls no batch normalisation, an option is unknown, data and model don't fit, a

@@ -128,10 +128,10 @@ def smoothness(
 
             found = {}
             for version, network in versions.items():
-                # a copy, since a model may work in place on its input, and autograd takes no inference tensors
-                given = images.to(dtype, copy=True)
+                # copies, since a model may work in place on its input, and autograd takes no inference tensors
+                given = images.to(dtype, copy=True), labels.clone()
                 found[version] = measure_line(
-                    network, given, labels, steps=lengths, rule=step_rule, loss=loss, row=row, advance=advance
+                    network, *given, steps=lengths, rule=step_rule, loss=loss, row=row, advance=advance
                 )
             lines.append(found)
             sizes.append(len(labels))

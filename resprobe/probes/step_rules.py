@@ -44,9 +44,9 @@ def _relative(weight: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(weight)
     dims = tuple(range(1, weight.ndim))
     weight_norm, gradient_norm = (torch.linalg.vector_norm(t, dim=dims, keepdim=True) for t in (weight, gradient))
-    # a division by the norm first: its square may be too small for the number format
     unit = torch.where(gradient_norm == 0, 0.0, gradient / gradient_norm)
-    return -weight_norm * unit
+    moved: torch.Tensor = -weight_norm * unit
+    return moved
 
 
 def check_steps(rule: str, steps: Sequence[float] | None) -> list[float]:

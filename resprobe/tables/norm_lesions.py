@@ -24,7 +24,8 @@ def norm_lesion(dataset: xr.Dataset) -> tuple[Table, str]:
             f"{float(row.loss):.3g}",
         )
     worst = dataset.isel(layer=int(dataset.error.values.argmax()))
+    median = percent(float(dataset.error.median()))
     return table, (
-        f"baseline {percent(baseline)}, loss {float(dataset.baseline_loss):.3g}; median "
-        f"{percent(float(dataset.error.median()))} over {dataset.sizes['layer']} normalisations, worst {percent(float(worst.error))} ({worst.layer.item()})"
+        f"baseline {percent(baseline)}, loss {float(dataset.baseline_loss):.3g}; median {median} over "
+        f"{dataset.sizes['layer']} normalisations, worst {percent(float(worst.error))} ({worst.layer.item()})"
     )
