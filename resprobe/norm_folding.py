@@ -40,8 +40,8 @@ class ChannelAffine(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map `(N, C, ...)` to the same shape."""
-        shape = (-1, *[1] * (x.ndim - 2))
-        return x * self.scale.view(shape) + self.shift.view(shape)
+        # channels last and back, whatever the number of dimensions; the memory layout stays
+        return (x.transpose(1, -1) * self.scale + self.shift).transpose(1, -1)
 
 
 class FoldedNetwork(nn.Module):
