@@ -207,7 +207,7 @@ def _paths(num_units: int) -> xr.Dataset:
 def _smoothness(rng: np.random.Generator) -> xr.Dataset:
     modes, step = ["running", "batch", "folded"], np.array([0, 0.05, 0.1, 0.2, 0.4])
     shape = (len(modes), 5, len(step))
-    beta = np.array([50.0, 5.0, 400.0])[:, None, None] * rng.lognormal(0, 1, (3, 5, 1))
+    beta = np.array([50.0, 1.0, 400.0])[:, None, None] * rng.lognormal(0, 1, (3, 5, 1))
     loss = 0.02 + beta * step**2
     step_norm = np.broadcast_to(2 * step, shape)
     along = {"loss": loss, "grad_change": beta * step_norm, "step_norm": step_norm}
