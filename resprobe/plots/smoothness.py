@@ -104,8 +104,11 @@ def _measured(network: xr.Dataset) -> xr.Dataset:
 
 def _band(axes: Axes, values: xr.DataArray, colour: object) -> None:
     finite = values.where(abs(values) < float("inf"))
-    # quantiles of nothing are an error, so these steps come back afterwards
-    spread = finite.dropna("step", how="all").quantile([BAND[0], 0.5, BAND[1]], "batch")
+    # quantiles of nothing are an error, so the steps without a finite value come back afterwards
+    drawn = finite.dropna("step", how="all")
+    if not drawn.size:
+        return
+    spread = drawn.quantile([BAND[0], 0.5, BAND[1]], "batch")
     step = finite["step"].values
     low, median, high = spread.reindex(step=step).transpose("quantile", "step").values
     axes.fill_between(step, low, high, color=colour, alpha=0.25, linewidth=0)

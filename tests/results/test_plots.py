@@ -308,6 +308,8 @@ class TestSmoothness:
         result["loss"] = result["loss"].where(result.step < 0.4, np.inf)
         drawn = plots.smoothness(result).axes[0].lines[0].get_ydata()
         assert np.isfinite(drawn).tolist() == [True] * 4 + [False]
+        result["loss"] = result["loss"] * np.nan
+        assert not [line for line in plots.smoothness(result).axes[0].lines if len(line.get_xdata())]
 
 
 class TestNormLesion:
