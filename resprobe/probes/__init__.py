@@ -1,9 +1,9 @@
 """Analyses: each takes a model and batches and returns an xarray.Dataset."""
 
 from resprobe.probes.lesions import lesion, lesion_curve
+from resprobe.probes.loss_smoothness import smoothness
 from resprobe.probes.norm_lesions import norm_lesion
 from resprobe.probes.paths import paths
 from resprobe.probes.reordering import reorder
-from resprobe.probes.smoothness import smoothness
 
 __all__ = ["lesion", "lesion_curve", "norm_lesion", "paths", "reorder", "smoothness"]
