@@ -117,7 +117,8 @@ def _band(axes: Axes, values: xr.DataArray, colour: object) -> None:
 
 def _choose_scale(row: Sequence[Axes]) -> None:
     """Use a log scale for a row of panels whose values are far apart; they share the axis."""
-    drawn = np.concatenate([np.asarray(line.get_ydata(), float) for axes in row for line in axes.lines])
+    lines = [np.asarray(line.get_ydata(), float) for axes in row for line in axes.lines]
+    drawn = np.concatenate([np.empty(0), *lines])
     positive = drawn[drawn > 0]
     if positive.size and positive.max() > LARGEST_LINEAR_RATIO * positive.min():
         row[0].set_yscale("log")
