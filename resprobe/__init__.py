@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from resprobe.hooks import deleted
     from resprobe.loading import Checkpoint, load
     from resprobe.networks import Architecture, build, parse_architecture
-    from resprobe.probes import gradients, lesion, lesion_curve, paths, reorder, responses
+    from resprobe.norm_folding import FoldedNetwork, fold_norm
+    from resprobe.probes import gradients, lesion, lesion_curve, norm_lesion, paths, reorder, responses, smoothness
     from resprobe.segments import Segments, Unit, WholeModel
     from resprobe.training import Recipe, default_recipe, train
 
@@ -29,11 +30,15 @@ _HOME = {
     "gradients": "resprobe.probes",
     "lesion": "resprobe.probes",
     "lesion_curve": "resprobe.probes",
+    "norm_lesion": "resprobe.probes",
     "paths": "resprobe.probes",
     "reorder": "resprobe.probes",
     "responses": "resprobe.probes",
+    "smoothness": "resprobe.probes",
     # changing what a model does
     "deleted": "resprobe.hooks",
+    "FoldedNetwork": "resprobe.norm_folding",
+    "fold_norm": "resprobe.norm_folding",
     # networks and their training
     "Architecture": "resprobe.networks",
     "Recipe": "resprobe.training",
@@ -57,6 +62,7 @@ __all__ = [
     "units",
     "Architecture",
     "Checkpoint",
+    "FoldedNetwork",
     "ImageData",
     "Normalisation",
     "Recipe",
@@ -68,15 +74,18 @@ __all__ = [
     "build",
     "default_recipe",
     "deleted",
+    "fold_norm",
     "gradients",
     "lesion",
     "lesion_curve",
     "load",
+    "norm_lesion",
     "open_data",
     "parse_architecture",
     "paths",
     "reorder",
     "responses",
+    "smoothness",
     "train",
 ]
 

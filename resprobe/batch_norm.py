@@ -32,12 +32,16 @@ def use_batch_statistics(module: nn.Module) -> nn.Module:
     Returns:
         The same module.
     """
-    for part in module.modules():
-        if isinstance(part, _BatchNorm):
-            part.running_mean = part.running_var = part.num_batches_tracked = None
+    for norm in batch_norms(module).values():
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
     return module
 
 
 def has_batch_norm(module: nn.Module) -> bool:
     """Tell whether there is a batch normalisation in a module."""
-    return any(isinstance(part, _BatchNorm) for part in module.modules())
+    return bool(batch_norms(module))
+
+
+def batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
+    """Give the batch normalisations in a module by name."""
+    return {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}

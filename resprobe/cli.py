@@ -10,8 +10,10 @@ import typer
 from resprobe.commands.gradients import gradients, responses
 from resprobe.commands.inspecting import inspect
 from resprobe.commands.lesions import lesion, lesion_curve, reorder
+from resprobe.commands.norm_lesions import norm_lesion
 from resprobe.commands.paths import paths
 from resprobe.commands.plotting import plot
+from resprobe.commands.smoothness import smoothness
 from resprobe.commands.training import train
 from resprobe.errors import ResprobeError
 from resprobe.options import with_common_options
@@ -33,6 +35,8 @@ _ANALYSES: dict[str, Callable[..., None]] = {
     "paths": paths,
     "gradients": gradients,
     "responses": responses,
+    "smoothness": smoothness,
+    "norm-lesion": norm_lesion,
     "inspect": inspect,
 }
 _WITHOUT_CHECKPOINT = {"gradients"}

@@ -58,7 +58,9 @@ class Common:
     state: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which state_dict of the file to take, where it has several.")
     ] = None
-    batch_size: Annotated[int, typer.Option(help="Images per batch; only gradients depend on it.")] = 100
+    batch_size: Annotated[
+        int, typer.Option(help="Images per batch; matters to gradients, smoothness and batch statistics alone.")
+    ] = 100
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto"
     precision: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32"
     out: Annotated[

@@ -143,6 +143,43 @@ class TestOtherCommands:
         assert dataset.num_paths.values.tolist() == [1, 3, 3, 1]
         assert "path_grad_rms" in dataset
 
+    def test_smoothness(self, resprobe):
+        arguments = ("smoothness", "--ckpt", "resnet8.pt", "--batch-size", 10, "--num-batches", 2, "--steps", "0.1,0.2")
+        code, out, err = resprobe(*arguments)
+        assert code == 0
+        assert "Smoothness of the loss: resnet8.pt (resnet8) on digits, test images, 20 of them" in out
+        assert "medians over 2 batches of 10 images; steps 0.1 to 0.2, rule gradient" in out
+        assert "saved results/smoothness-resnet8.nc" in err
+        dataset = results.open("results/smoothness-resnet8.nc")
+        assert dataset.bn_mode.values.tolist() == ["running", "batch", "folded"]
+        code, again, err = resprobe(*arguments)
+        assert (code, again) == (0, out)
+        assert "holds this result already" in err
+        # the size of the batches is part of the question here
+        code, _, err = resprobe(*arguments, "--batch-size", 5)
+        assert code == 1
+        assert "expected the same result or no file" in err
+
+    def test_smoothness_of_several(self, resprobe, folder):
+        arguments = ("smoothness", "--ckpt", "resnet8.pt", "--ckpt", "plain8.pt", "--batch-size", 10)
+        options = ("--num-batches", 1, "--step-rule", "relative", "--bn-mode", "batch", "--plot")
+        code, out, _ = resprobe(*arguments, *options)
+        assert code == 0
+        assert "resnet8.pt, plain8.pt (resnet8, plain8)" in out
+        dataset = results.open("results/smoothness-resnet8-plain8.nc")
+        assert dict(dataset.sizes) == {"checkpoint": 2, "bn_mode": 1, "batch": 1, "step": 6}
+        assert (folder / "results" / "smoothness-resnet8-plain8.png").exists()
+        assert "holds this result already" in resprobe(*arguments, *options)[2]
+        assert resprobe(*arguments, *options, "--out", "here.nc")[0] == 0
+        assert (folder / "here.nc").exists()
+
+    def test_norm_lesion(self, resprobe):
+        code, out, err = resprobe("norm-lesion", "--ckpt", "resnet8.pt", "--num-images", 20, "--replacement", "batch")
+        assert code == 0
+        assert "Error after batch normalisations were replaced (batch): resnet8.pt" in out
+        assert "saved results/norm-lesion-resnet8.nc" in err
+        assert results.open("results/norm-lesion-resnet8.nc").sizes["layer"] == 7
+
     def test_warning_is_a_line(self, resprobe, monkeypatch):
         from resprobe.probes import path_measuring
 
@@ -318,6 +355,24 @@ BAD_INPUT = {
         "from 0 to 3, got",
     ),
     "sizes that are none": (["reorder", "--ckpt", "resnet8.pt", "--num-swaps", "few"], "FIRST:LAST"),
+    "steps that are none": (["smoothness", "--ckpt", "resnet8.pt", "--steps", "few"], "steps: expected numbers"),
+    "BN mode that a net lacks": (
+        ["smoothness", "--ckpt", "resnet8.pt", "--bn-mode", "none"],
+        "bn_modes: expected some of running, batch, folded for ResidualNetwork, got none",
+    ),
+    "a batch of one": (["smoothness", "--ckpt", "resnet8.pt", "--batch-size", "1"], "batch: expected 2 images or more"),
+    "checkpoints for other images": (
+        ["smoothness", "--ckpt", "resnet8.pt", "--ckpt", "other.pt"],
+        "expected checkpoints for the same images, got normalisation digits",
+    ),
+    "the same checkpoint twice": (
+        ["smoothness", "--ckpt", "resnet8.pt", "--ckpt", "resnet8.pt"],
+        "expected checkpoints with different names",
+    ),
+    "unknown replacement": (
+        ["norm-lesion", "--ckpt", "resnet8.pt", "--replacement", "nothing"],
+        "replacement: expected affine, batch, recomputed, got 'nothing'",
+    ),
     "output folder is a file": ([*LESION, "--out", "text.pt/l.nc"], "expected to write a file there, got"),
     "output is a folder": (
         [*LESION, "--ckpt", "plain8.pt", "--out", "o.nc"],
@@ -354,6 +409,7 @@ class TestErrors:
         np.savez(folder / "rgb.npz", x=np.zeros((2, 8, 8, 3), np.uint8), y=np.zeros(2, int))
         np.savez(folder / "labels.npz", x=np.zeros((2, 8, 8), np.uint8), y=np.array([0, 12]))
         content = torch.load(folder / "checkpoints" / "resnet8.pt", weights_only=True)
+        torch.save({**content, "normalisation": {"name": "other", "mean": [0.5], "std": [0.5]}}, folder / "other.pt")
         content["state_dict"]["linear.weight"] = content["state_dict"]["linear.weight"] * 1e38 * 10
         content["state_dict"]["linear.weight"].clamp_(-3e38, 3e38)
         torch.save(content, folder / "huge.pt")

@@ -21,6 +21,10 @@ ANALYSES = {
     "gradients in batch mode": (resprobe.gradients, {"bn_mode": "batch"}),
     "gradients of named units": (resprobe.gradients, {"units": ["layer1.1", "layer2.1"], "shortcut": "identity"}),
     "responses": (resprobe.responses, {}),
+    "smoothness": (resprobe.smoothness, {"steps": [0.1]}),
+    "norm_lesion": (resprobe.norm_lesion, {}),
+    "norm_lesion by the batch": (resprobe.norm_lesion, {"replacement": "batch"}),
+    "norm_lesion recomputed": (resprobe.norm_lesion, {"replacement": "recomputed"}),
 }
 
 

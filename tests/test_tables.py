@@ -111,3 +111,34 @@ def test_long_tables_show_some_rows(shown, make_net, digits):
     assert len(lines) == 2 + 30 + 1
     assert lines[31].split()[0] == "layer3.6.conv2"
     assert lines[-1].endswith("30 of 43 rows shown, all are in the file")
+
+
+def test_smoothness(shown, make_net, digits):
+    lines = shown(resprobe.smoothness(make_net("resnet8"), digits, steps=[0.05, 0.1]))
+    assert lines[1].split()[:3] == ["BN", "mode", "loss"]
+    assert [line.split()[0] for line in lines[2:5]] == ["running", "batch", "folded"]
+    assert lines[-2] == "medians over 3 batches of 10 to 25 images; steps 0.05 to 0.1, rule gradient"
+    assert all(len(line) <= 80 for line in lines[1:])
+
+
+def test_smoothness_of_several(shown, make_net, digits):
+    models = {"residual": make_net("resnet8"), "bare": make_net("plain8", norm="none")}
+    dataset = resprobe.smoothness(models, digits, steps=[0.05, 0.1], num_batches=1)
+    lines = shown(dataset)
+    rows = ["residual running", "residual batch", "residual folded", "bare none"]
+    assert [" ".join(line.split()[:2]) for line in lines[2:6]] == rows
+    assert "medians over 1 batch of 25 images" in lines[6]
+    dataset.num_nonfinite[0, 0] = 2
+    dataset.effective_beta[0, 0] = np.inf
+    lines = shown(dataset)
+    assert lines[2].endswith("inf to inf")
+    assert lines[-1].startswith("2 losses or gradients along the way are not finite")
+    assert all(len(line) <= 80 for line in lines[1:6])
+
+
+def test_norm_lesion(shown, make_net, digits):
+    lines = shown(resprobe.norm_lesion(make_net("resnet8"), digits))
+    assert lines[1].split()[:4] == ["layer", "stage", "channels", "error"]
+    assert lines[2].split()[:3] == ["bn1", "1", "4"]
+    assert "over 7 normalisations, worst" in lines[-1]
+    assert all(len(line) <= 80 for line in lines[1:-1])

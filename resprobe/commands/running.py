@@ -13,12 +13,19 @@ from resprobe.options import Common
 
 if TYPE_CHECKING:
     import xarray as xr
-    from torch import nn
 
     from resprobe.data import ImageData
     from resprobe.loading import Checkpoint
 
 RESULTS_FOLDER = Path("results")
+
+
+class Subject(NamedTuple):
+    """What an analysis is run on: a name for people, the model or several, where it came from."""
+
+    name: str
+    model: Any
+    provenance: Mapping[str, Any]
 
 
 def analyse(
@@ -38,12 +45,12 @@ def analyse(
 
     device = pick_device(common.device)
     precision_dtype(common.precision)
-    for name, out in zip(common.ckpt, _out_paths(analysis, common.ckpt, common), strict=True):
+    for name, out in zip(common.ckpt, out_paths(analysis, common.ckpt, common), strict=True):
         checkpoint, data = open_settled(name, common, functools.partial(notify, quiet=common.quiet))
-        subject = _Subject(checkpoint.path.name, checkpoint.model.to(device), checkpoint.provenance)
-        settings = _batch_size(data, common) if batches_count else {}
-        dataset = _run_once(analysis, function, options, settings, subject, data, out, common)
-        _finish(dataset, out, common)
+        subject = Subject(checkpoint.path.name, checkpoint.model.to(device), checkpoint.provenance)
+        settings = batch_size(data, common) if batches_count else {}
+        dataset = run_once(analysis, function, options, settings, subject, data, out, common)
+        finish(dataset, out, common)
         _warn_of_gap(checkpoint, dataset, common.quiet)
 
 
@@ -64,26 +71,19 @@ def analyse_untrained(
 
     device = pick_device(common.device)
     network, data = open_untrained(Start(**start), common)
-    (out,) = _out_paths(analysis, [network.name], common)
-    subject = _Subject(network.name, network.model.to(device), network.provenance)
-    settings = _batch_size(data, common)
-    _finish(_run_once(analysis, function, options, settings, subject, data, out, common), out, common)
+    (out,) = out_paths(analysis, [network.name], common)
+    subject = Subject(network.name, network.model.to(device), network.provenance)
+    settings = batch_size(data, common)
+    finish(run_once(analysis, function, options, settings, subject, data, out, common), out, common)
 
 
-class _Subject(NamedTuple):
-    """A model to be analysed."""
-
-    name: str
-    model: "nn.Module"
-    provenance: dict[str, Any]
-
-
-def _batch_size(data: "ImageData", common: Common) -> dict[str, int]:
+def batch_size(data: "ImageData", common: Common) -> dict[str, int]:
     """Give the size of the first batch, as a setting that the result depends on."""
     return {"batch_size": min(common.batch_size, data.num_images)}
 
 
-def _finish(dataset: "xr.Dataset", out: Path, common: Common) -> None:
+def finish(dataset: "xr.Dataset", out: Path, common: Common) -> None:
+    """Print the table of a result, and save its figure where that is asked for."""
     show(dataset)
     if common.plot:
         save_figure([dataset], out.with_suffix(".png"), common.quiet)
@@ -101,17 +101,31 @@ def _warn_of_gap(checkpoint: "Checkpoint", dataset: "xr.Dataset", quiet: bool) -
             notify(f"{checkpoint.path.name}: {warning}", quiet)
 
 
-def _run_once(
+def run_once(
     analysis: str,
     function: str,
     options: Mapping[str, Any],
     settings: Mapping[str, Any],
-    subject: _Subject,
+    subject: Subject,
     data: "ImageData",
     out: Path,
     common: Common,
 ) -> "xr.Dataset":
-    """Run one analysis on one model, unless its result is there already."""
+    """Run one analysis on a model, or on several together, unless its result is there already.
+
+    Args:
+        analysis: Name of the analysis in the schema.
+        function: Name of the function in `resprobe.probes`.
+        options: Its own options.
+        settings: What else the result depends on, such as the size of the batches.
+        subject: What it is run on.
+        data: The images.
+        out: The result's file.
+        common: The options of every analysis.
+
+    Returns:
+        The result.
+    """
     from resprobe import probes, results
     from resprobe.progress import progress_bar
 
@@ -152,24 +166,38 @@ def _warnings_as_notices(quiet: bool) -> Iterator[None]:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def _out_paths(analysis: str, networks: list[str], common: Common) -> list[Path]:
+def out_paths(analysis: str, networks: list[str], common: Common) -> list[Path]:
     """Name the result file of each network."""
-    names = [f"{analysis}-{Path(name).stem}.nc" for name in networks]
-    if len(set(names)) < len(names):
-        raise ResprobeError(
-            f"ckpt: expected checkpoints with different names, got {', '.join(networks)}; run them one by one"
-        )
+    names = [f"{analysis}-{stem}.nc" for stem in _stems(networks, "run them one by one")]
     if common.out is None:
         return [RESULTS_FOLDER / name for name in names]
-    if common.out.suffix.lower() in (".png", ".pdf", ".svg"):
-        raise ResprobeError(
-            f"out: expected a result such as {common.out.stem}.nc, got {common.out}; --plot saves a figure beside it"
-        )
+    _refuse_figure(common.out)
     if len(names) == 1 and not common.out.is_dir():
         return [common.out]
     if common.out.suffix == ".nc":
         raise ResprobeError(f"out: expected a folder for {len(names)} results, got {common.out}; give a folder's name")
     return [common.out / name for name in names]
+
+
+def joint_out_path(analysis: str, common: Common) -> Path:
+    """Name the one result file of all checkpoints together."""
+    name = f"{analysis}-{'-'.join(_stems(common.ckpt, 'rename one of them'))}.nc"
+    if common.out is None:
+        return RESULTS_FOLDER / name
+    _refuse_figure(common.out)
+    return common.out / name if common.out.is_dir() else common.out
+
+
+def _stems(networks: list[str], advice: str) -> list[str]:
+    stems = [Path(name).stem for name in networks]
+    if len(set(stems)) < len(stems):
+        raise ResprobeError(f"ckpt: expected checkpoints with different names, got {', '.join(networks)}; {advice}")
+    return stems
+
+
+def _refuse_figure(out: Path) -> None:
+    if out.suffix.lower() in (".png", ".pdf", ".svg"):
+        raise ResprobeError(f"out: expected a result such as {out.stem}.nc, got {out}; --plot saves a figure beside it")
 
 
 def show(dataset: "xr.Dataset") -> None:

@@ -8,10 +8,12 @@ from resprobe.plots.dispatch import plot
 from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
+from resprobe.plots.norm_lesions import norm_lesion
 from resprobe.plots.paths import paths
 from resprobe.plots.reorderings import reorder
 from resprobe.plots.responses import responses
 from resprobe.plots.saving import save_figure
+from resprobe.plots.smoothness import smoothness
 from resprobe.plots.trainings import training
 from resprobe.plots.unravelled import unravelled
 
@@ -19,11 +21,13 @@ __all__ = [
     "gradients",
     "lesion",
     "lesion_curve",
+    "norm_lesion",
     "paths",
     "plot",
     "reorder",
     "responses",
     "save_figure",
+    "smoothness",
     "training",
     "unravelled",
 ]

@@ -9,9 +9,11 @@ from resprobe.errors import ResprobeError
 from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
+from resprobe.plots.norm_lesions import norm_lesion
 from resprobe.plots.paths import paths
 from resprobe.plots.reorderings import reorder
 from resprobe.plots.responses import responses
+from resprobe.plots.smoothness import smoothness
 from resprobe.plots.trainings import training
 
 FIGURES: dict[str, Callable[..., Figure]] = {
@@ -21,6 +23,8 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "reorder": reorder,
     "paths": paths,
     "responses": responses,
+    "smoothness": smoothness,
+    "norm-lesion": norm_lesion,
     "training": training,
 }
 

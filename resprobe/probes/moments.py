@@ -46,11 +46,14 @@ class Moments:
         return self._mean if self.count else np.full_like(self._mean, np.nan)
 
     @property
+    def variance(self) -> Floats:
+        """Variance of the population, divided by the count; NaN without any number."""
+        return self._squares / self.count if self.count else np.full_like(self._mean, np.nan)
+
+    @property
     def std(self) -> Floats:
-        """Standard deviation of the population, divided by the count; NaN without any number."""
-        if not self.count:
-            return np.full_like(self._mean, np.nan)
-        std: Floats = np.sqrt(self._squares / self.count)
+        """Standard deviation of the population; NaN without any number."""
+        std: Floats = np.sqrt(self.variance)
         return std
 
     @property

@@ -1,6 +1,6 @@
 """Counts and losses of many altered versions of one model, added up batch by batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,9 @@ from resprobe.segments import Segments, WholeModel
 
 Progress = Callable[[int, int | None], None]
 """Called with what is done and the total (None where unknown), both in images times versions of the model."""
+
+VersionRunner = Callable[[torch.Tensor], Iterable[tuple[Sequence[int], torch.Tensor]]]
+"""Takes images and gives the versions of a model, with their logits `(B, classes)`; may be called again."""
 
 
 @dataclass
@@ -105,14 +108,54 @@ def score(
     Raises:
         ResprobeError: If a label is out of range, or the intact model's loss is not finite.
     """
+    return score_versions(
+        lambda images: run_plans(segments, plans, images),
+        len(plans),
+        batches,
+        precision=precision,
+        per_image=per_image,
+        progress=progress,
+    )
+
+
+def score_versions(
+    run: VersionRunner,
+    num_versions: int,
+    batches: CheckedBatches,
+    *,
+    precision: str,
+    per_image: bool = False,
+    divisible: bool = True,
+    progress: Progress | None = None,
+) -> Scores:
+    """Run every version of a model on every batch and count.
+
+    Args:
+        run: Takes images and gives the versions, in any order, with their logits `(B, classes)`; versions that are
+            the same come together. Version 0 is the intact model.
+        num_versions: How many versions there are.
+        batches: The images.
+        precision: In which the versions run.
+        per_image: As in `score`.
+        divisible: Whether a batch that memory has no room for may run in halves: images don't influence each other.
+        progress: As in `score`.
+
+    Returns:
+        As `score`.
+
+    Raises:
+        ResprobeError: As `score`.
+    """
     dtype = precision_dtype(precision)
-    scores = Scores.of_nothing(len(plans))
-    total = batches.num_images * len(plans) if batches.num_images else None
+    scores = Scores.of_nothing(num_versions)
+    total = batches.num_images * num_versions if batches.num_images else None
     with torch.inference_mode(), exact_float32():
         for images, labels in batches:
-            judged = _Judged(segments, plans, _as_input(images, dtype), labels, scores.num_images, progress, total)
+            judged = _Judged(run, num_versions, _as_input(images, dtype), labels, scores.num_images, progress, total)
             with kept_random_state(images.device):
-                for classes, correct, image_loss in in_halves(judged.rows, len(labels), images.device):
+                whole = slice(0, len(labels))
+                parts = in_halves(judged.rows, len(labels), images.device) if divisible else [judged.rows(whole)]
+                for classes, correct, image_loss in parts:
                     _check_finite(image_loss[0], scores.num_images)
                     _add(scores, correct, image_loss)
                     if per_image:
@@ -124,10 +167,10 @@ def score(
 
 @dataclass(frozen=True)
 class _Judged:
-    """One batch: what each plan makes of some of its rows."""
+    """One batch: what each version makes of some of its rows."""
 
-    segments: Segments | WholeModel
-    plans: Sequence[Plan]
+    run: VersionRunner
+    num_versions: int
     images: torch.Tensor
     labels: torch.Tensor
     first_row: int
@@ -135,17 +178,17 @@ class _Judged:
     total: int | None
 
     def rows(self, rows: slice) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
-        """Give the labels `(N,)`, and for each plan whether images are right, and their loss: `(plans, N)`."""
+        """Give the labels `(N,)`, and for each version whether images are right, and their loss: `(versions, N)`."""
         labels, first_row = self.labels[rows], self.first_row + rows.start
-        correct = np.zeros((len(self.plans), len(labels)), bool)
-        image_loss = np.zeros((len(self.plans), len(labels)))
+        correct = np.zeros((self.num_versions, len(labels)), bool)
+        image_loss = np.zeros((self.num_versions, len(labels)))
         done = 0
-        for members, logits in run_plans(self.segments, self.plans, self.images[rows]):
+        for members, logits in self.run(self.images[rows]):
             check_labels(labels, logits.shape[1], first_row)
             correct[members], image_loss[members] = _judge(logits, labels)
             done += len(members)
             if self.progress is not None:
-                self.progress(first_row * len(self.plans) + done * len(labels), self.total)
+                self.progress(first_row * self.num_versions + done * len(labels), self.total)
         return labels.cpu().numpy(), correct, image_loss
 
 

@@ -9,7 +9,9 @@ from resprobe.errors import ResprobeError
 from resprobe.results.fields.common import KINDS, Field, Fields
 from resprobe.results.fields.gradients import GRADIENTS, RESPONSES
 from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
+from resprobe.results.fields.norm_lesions import NORM_LESION
 from resprobe.results.fields.paths import PATHS
+from resprobe.results.fields.smoothness import SMOOTHNESS
 from resprobe.results.fields.trainings import TRAINING
 
 SCHEMA_VERSION = "1"
@@ -27,6 +29,8 @@ SCHEMA: dict[str, Fields] = {
     "paths": PATHS,
     "gradients": GRADIENTS,
     "responses": RESPONSES,
+    "smoothness": SMOOTHNESS,
+    "norm-lesion": NORM_LESION,
     "training": TRAINING,
 }
 
@@ -106,15 +110,20 @@ def _attribute_problems(dataset: xr.Dataset) -> Iterator[str]:
 
 
 def _field_problems(dataset: xr.Dataset, fields: dict[str, Field], *, among: set[object], what: str) -> Iterator[str]:
-    """Name the fields that are missing, or whose dims or dtype are not those of the table."""
+    """Name the fields that are missing, or whose dims or dtype are not those of the table.
+
+    Variables of several networks have the dim `checkpoint` before those of the table.
+    """
+    several = ("checkpoint",) if what == "variable" and "checkpoint" in dataset.coords else ()
     for name, field in fields.items():
         if name not in among:
             if field.required:
                 yield f"no {what} {name}"
             continue
         array = dataset[name]
-        if array.dims != field.dims:
-            yield f"{what} {name} with dims ({', '.join(map(str, array.dims))}) not ({', '.join(field.dims)})"
+        expected = (*several, *field.dims)
+        if array.dims != expected:
+            yield f"{what} {name} with dims ({', '.join(map(str, array.dims))}) not ({', '.join(expected)})"
         if array.dtype.kind not in KINDS[field.kind]:
             yield f"{what} {name} of dtype {array.dtype} not {field.kind}"
 

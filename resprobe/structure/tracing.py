@@ -27,6 +27,14 @@ def private_copy(model: nn.Module) -> nn.Module:
     return _copy(model, {}).eval().requires_grad_(False)
 
 
+def trainable_copy(model: nn.Module) -> nn.Module:
+    """Copy a model as `private_copy` does, with parameters that need a gradient where the model's do."""
+    duplicate = private_copy(model)
+    for own, given in zip(duplicate.parameters(), model.parameters(), strict=True):
+        own.requires_grad_(given.requires_grad)
+    return duplicate
+
+
 def structural_copy(model: nn.Module) -> nn.Module:
     """Copy a model's modules in evaluation mode, sharing its tensors, to be traced and not to be run.
 

@@ -8,7 +8,9 @@ from rich.table import Table
 
 from resprobe.tables.gradients import gradients, responses
 from resprobe.tables.lesions import lesion, lesion_curve, reorder
+from resprobe.tables.norm_lesions import norm_lesion
 from resprobe.tables.paths import paths
+from resprobe.tables.smoothness import smoothness
 from resprobe.tables.trainings import training
 
 _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table | Sequence[Table], str]]] = {
@@ -18,6 +20,8 @@ _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table | Sequence[Table], str]]] 
     "reorder": reorder,
     "paths": paths,
     "responses": responses,
+    "smoothness": smoothness,
+    "norm-lesion": norm_lesion,
     "training": training,
 }
 

@@ -39,6 +39,8 @@ def synthetic_result(
         "lesion-curve": lambda: _lesion_curve(rng, num_units, num_draws, sizes, residual),
         "reorder": lambda: _reorder(rng, num_units, num_draws, sizes),
         "paths": lambda: _paths(num_units),
+        "smoothness": lambda: _smoothness(rng),
+        "norm-lesion": lambda: _norm_lesion(rng, num_units),
         "training": lambda: _training(rng, residual),
         "gradients": lambda: _gradients(rng, num_units, residual),
         "responses": lambda: _responses(rng, num_units),
@@ -63,6 +65,9 @@ def synthetic_result(
             "normalisation": "digits (0.3/0.4)",
         },
         device="cpu",
+    )
+    dataset.attrs |= {"smoothness": {"step_rule": "gradient"}, "norm-lesion": {"replacement": "affine"}}.get(
+        analysis, {}
     )
     return dataset
 
@@ -255,4 +260,39 @@ def _responses(rng: np.random.Generator, num_units: int) -> xr.Dataset:
     return xr.Dataset(
         {name: ("layer", values) for name, values in variables.items()} | {"num_images": NUM_IMAGES},
         {**coords, "measured_at": ("layer", [name.replace("conv", "bn") for name in coords["layer"]])},
+    )
+
+
+def _smoothness(rng: np.random.Generator) -> xr.Dataset:
+    modes, step = ["running", "batch", "folded"], np.array([0, 0.05, 0.1, 0.2, 0.4])
+    shape = (len(modes), 5, len(step))
+    beta = np.array([50.0, 1.0, 400.0])[:, None, None] * rng.lognormal(0, 1, (3, 5, 1))
+    loss = 0.02 + beta * step**2
+    step_norm = np.broadcast_to(2 * step, shape)
+    along = {"loss": loss, "grad_change": beta * step_norm, "step_norm": step_norm}
+    whole = {
+        "effective_beta": beta[..., 0],
+        "loss_range": np.ptp(loss, axis=-1),
+        "grad_norm": np.full(shape[:2], 2.0),
+        "num_nonfinite": np.zeros(shape[:2], int),
+    }
+    return xr.Dataset(
+        {name: (("bn_mode", "batch", "step"), values) for name, values in along.items()}
+        | {name: (("bn_mode", "batch"), values) for name, values in whole.items()},
+        {"bn_mode": modes, "batch": np.arange(5), "batch_images": ("batch", [100] * 5), "step": step},
+    )
+
+
+def _norm_lesion(rng: np.random.Generator, num_layers: int) -> xr.Dataset:
+    lesion = _lesion(rng, num_layers, residual=True)
+    names = ["num_correct", "num_newly_wrong", "num_newly_right", "loss", "error", "error_low", "error_high"]
+    return xr.Dataset(
+        {name: ("layer", lesion[name].values) for name in names} | _baseline(),
+        {
+            "layer": [f"{unit}.bn1" for unit in lesion.unit.values],
+            "depth": ("layer", lesion.depth.values),
+            "stage": ("layer", lesion.stage.values),
+            "type": ("layer", ["BatchNorm2d"] * num_layers),
+            "num_channels": ("layer", 16 * lesion.stage.values),
+        },
     )

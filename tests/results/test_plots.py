@@ -269,6 +269,63 @@ class TestPaths:
         assert not any("single path" in text for text in legend(figure))
 
 
+class TestSmoothness:
+    def test_panels(self, make_result):
+        result = make_result("smoothness")
+        figure = plots.smoothness(result)
+        grid = np.reshape(figure.axes, (3, 3))
+        assert [axes.get_title(loc="left") for axes in grid[0]] == [
+            "BN with stored statistics",
+            "BN with batch statistics",
+            "BN folded into the weights",
+        ]
+        for column, mode in enumerate(result.bn_mode.values):
+            row = result.sel(bn_mode=mode)
+            loss, change, beta = (axes[column].lines[0] for axes in grid)
+            np.testing.assert_allclose(loss.get_xdata(), result.step)
+            np.testing.assert_allclose(loss.get_ydata(), row.loss.median("batch"))
+            np.testing.assert_allclose(change.get_ydata(), row.grad_change.median("batch")[1:])
+            np.testing.assert_allclose(beta.get_ydata(), float(row.effective_beta.median()))
+            band = grid[0, column].collections[0].get_paths()[0].vertices[:, 1]
+            assert band.max() == pytest.approx(float(row.loss.quantile(0.95, "batch").max()))
+        assert grid[2, 0].get_yscale() == "log"
+        assert [axes.get_xlabel() for axes in grid[2]] == ["step [learning rate]"] * 3
+        assert legend(figure) == ["resnet20, median", "5 to 95 % of batches"]
+
+    def test_several_networks_in_one_result(self, make_result):
+        one = make_result("smoothness")
+        other = one.assign_coords(bn_mode=["none", "batch", "folded"]).isel(bn_mode=[0])
+        joined = xr.concat([one, other], xr.Variable("checkpoint", ["residual", "bare"]), join="outer", fill_value=-1)
+        figure = plots.smoothness(joined)
+        assert legend(figure)[:2] == ["residual, median", "bare, median"]
+        assert figure.get_suptitle() == "Smoothness of the loss: 2 networks, digits test, 500 images"
+        titles = {axes.get_title(loc="left"): axes for axes in figure.axes[:4]}
+        assert hexagon(titles["without BN"].lines[0].get_color()) == "#de8f05"
+        assert len(titles["BN with stored statistics"].collections) == 2  # one band, and the legend's
+
+    def test_values_that_are_not_finite_are_gaps(self, make_result):
+        result = make_result("smoothness").isel(bn_mode=[1])
+        result["loss"] = result["loss"].where(result.step < 0.4, np.inf)
+        drawn = plots.smoothness(result).axes[0].lines[0].get_ydata()
+        assert np.isfinite(drawn).tolist() == [True] * 4 + [False]
+        result["loss"] = result["loss"] * np.nan
+        assert not [line for line in plots.smoothness(result).axes[0].lines if len(line.get_xdata())]
+
+
+class TestNormLesion:
+    def test_one_result_has_names(self, make_result):
+        result = make_result("norm-lesion")
+        axes = plots.norm_lesion(result).axes[0]
+        assert [text.get_text() for text in axes.get_xticklabels()] == list(result["layer"].values)
+        np.testing.assert_allclose(axes.containers[0].lines[0].get_ydata(), result["error"])
+        assert axes.get_title(loc="left").startswith("Batch normalisation replaced (affine): resnet20")
+
+    def test_different_networks_share_relative_depth(self, make_result):
+        figure = plots.norm_lesion(*(make_result("norm-lesion", num_units=n, checkpoint=f"n{n}.pt") for n in (5, 9)))
+        assert figure.axes[0].get_xlabel() == "relative depth of the layer"
+        assert max(figure.axes[0].containers[1].lines[0].get_xdata()) < 1
+
+
 class TestUnravelled:
     def test_one_line_for_each_path(self):
         graph = resprobe.units.graph(

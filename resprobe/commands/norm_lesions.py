@@ -1,0 +1,25 @@
+"""The command that replaces batch normalisations."""
+
+from typing import Annotated
+
+import typer
+
+from resprobe.commands.running import analyse
+from resprobe.options import Common
+
+
+def norm_lesion(
+    common: Common,
+    replacement: Annotated[
+        str,
+        typer.Option(
+            help="affine (scale and offset alone), batch (statistics of each batch), or recomputed (statistics of all "
+            "the images given)."
+        ),
+    ] = "affine",
+) -> None:
+    """Measure the error after each batch normalisation is replaced.
+
+    One layer at a time; the others keep their stored statistics.
+    """
+    analyse("norm-lesion", "norm_lesion", {"replacement": replacement}, common, batches_count=True)
