@@ -148,7 +148,7 @@ def study_paths(model: nn.Module, batches: Batches, arguments: argparse.Namespac
     split_by_length(tape, "input")
     passes, splits, calls = [], [], []
     for _ in range(arguments.repeats):
-        passes.append(min(timed(lambda: tape.whole("input")) for _ in range(3)))
+        passes.append(statistics.median(timed(lambda: tape.whole("input")) for _ in range(3)))
         splits.append(timed(lambda: split_by_length(tape, "input")))
         calls.append(timed(lambda: resprobe.paths(model, batches[:1])))
     split, call = (

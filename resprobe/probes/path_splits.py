@@ -45,7 +45,8 @@ def split_by_length(
             moved = {length: part.through(_whole(tape, index)) for length, part in gradients.items()}
         else:
             moved = _split(tape, index, gradients, None if signs is None else signs[:, index])
-        gradients = _without_zeros(moved)
+        # each look at the size of the numbers costs a pass through them; one unit alone can't leave their range
+        gradients = _without_zeros(moved) if index % 2 == 0 else moved
         step()
     if at == "input":
         gradients = {length: part.through(tape.stem) for length, part in gradients.items()}
@@ -59,7 +60,9 @@ def _split(tape: Tape, index: int, gradients: ByLength, signs: torch.Tensor | No
         branch = part.through(lambda gradient: tape.branch(index, gradient))
         if signs is not None:
             branch = branch.through(lambda gradient: gradient * _per_image(signs, gradient))
-        moved[length + 1] = branch.plus(moved[length + 1]) if length + 1 in moved else branch
+        # the product with a branch is new memory, unless the branch only rearranges
+        spare = branch.tensor.untyped_storage().data_ptr() != part.tensor.untyped_storage().data_ptr()
+        moved[length + 1] = branch.plus(moved[length + 1], spare=spare) if length + 1 in moved else branch
         skip = tape.skip(index, part.tensor)
         if skip is not None:
             moved[length] = Scaled(skip, part.exponent)

@@ -26,8 +26,10 @@ class Scaled:
         """Apply a linear map."""
         return Scaled(linear(self.tensor), self.exponent)
 
-    def plus(self, other: "Scaled") -> "Scaled":
-        """Add another tensor; the smaller exponent gives way."""
+    def plus(self, other: "Scaled", *, spare: bool = False) -> "Scaled":
+        """Add another tensor; the smaller exponent gives way. A spare tensor is overwritten."""
+        if spare and self.exponent == other.exponent:
+            return Scaled(self.tensor.add_(other.tensor), self.exponent)
         low, high = sorted((self, other), key=lambda one: one.exponent)
         if low.exponent == high.exponent:
             return Scaled(low.tensor + high.tensor, high.exponent)
