@@ -5,7 +5,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from resprobe.errors import ResprobeError
 
-BN_MODES = ("running", "batch")
+STATISTICS = ("running", "batch")
 
 
 def check_bn_mode(bn_mode: str) -> None:
@@ -17,8 +17,8 @@ def check_bn_mode(bn_mode: str) -> None:
     Raises:
         ResprobeError: If it is another.
     """
-    if bn_mode not in BN_MODES:
-        raise ResprobeError(f"bn_mode: expected one of {', '.join(BN_MODES)}, got {bn_mode!r}; choose one of them")
+    if bn_mode not in STATISTICS:
+        raise ResprobeError(f"bn_mode: expected one of {', '.join(STATISTICS)}, got {bn_mode!r}; choose one of them")
 
 
 def use_batch_statistics(module: nn.Module) -> nn.Module:
@@ -45,3 +45,20 @@ def has_batch_norm(module: nn.Module) -> bool:
 def batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
     """Give the batch normalisations in a module by name."""
     return {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
+
+
+def check_batch(num_images: int, row: int) -> None:
+    """Refuse a batch whose statistics say nothing.
+
+    Args:
+        num_images: Images in the batch.
+        row: Row of the dataset at which it begins.
+
+    Raises:
+        ResprobeError: If it is a single image.
+    """
+    if num_images < 2:
+        raise ResprobeError(
+            f"batch: expected 2 images or more for batch statistics, got one (image {row}); choose another batch size "
+            "or number of images"
+        )

@@ -45,20 +45,3 @@ def in_mode(model: nn.Module, mode: str, dtype: torch.dtype, example: torch.Tens
                 "track_running_stats=False; use the mode batch alone"
             )
     return private
-
-
-def check_batch(num_images: int, row: int) -> None:
-    """Refuse a batch whose statistics say nothing.
-
-    Args:
-        num_images: Images in the batch.
-        row: Row of the dataset at which it begins.
-
-    Raises:
-        ResprobeError: If it is a single image.
-    """
-    if num_images < 2:
-        raise ResprobeError(
-            f"batch: expected 2 images or more for batch statistics, got one (image {row}); choose another batch size "
-            "or number of images"
-        )

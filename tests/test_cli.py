@@ -300,7 +300,7 @@ BAD_INPUT = {
     ),
     "one image in batch mode": (
         ["gradients", "--ckpt", "resnet8.pt", "--bn-mode", "batch", "--num-images", "1"],
-        "expected batches of two images or more",
+        "expected 2 images or more",
     ),
     "unknown initialisation": (["gradients", "--arch", "plain8", "--init", "zeros"], "init: expected one of he"),
     "untrained depth that does not exist": (["gradients", "--arch", "plain9"], "expected 6n + 2 layers, got 9"),

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from resprobe.batch_norm import check_batch
 from resprobe.devices import exact_float32
-from resprobe.errors import ResprobeError
 from resprobe.probes.averages import mean_and_sem
 from resprobe.probes.batches import CheckedBatches, check_labels
 from resprobe.probes.capturing import Pass, Place, image_norms, run_captured
@@ -131,11 +131,8 @@ def measure(
     done = 0
     with exact_float32():
         for images, labels in batches:
-            if needs_company and len(labels) < 2:
-                raise ResprobeError(
-                    f"bn_mode='batch': expected batches of two images or more, got one image (image {done}); choose "
-                    "another batch size"
-                )
+            if needs_company:
+                check_batch(len(labels), done)
             images, labels = _outside_inference(images), _outside_inference(labels)
             run = run_captured(model, chosen, _as_input(images, dtype))
             check_labels(labels, run.logits.shape[1], done)

@@ -10,7 +10,8 @@ import torch
 import xarray as xr
 from torch import nn
 
-from resprobe.bn_modes import BN_MODES, check_batch, in_mode, modes_of
+from resprobe.batch_norm import check_batch
+from resprobe.bn_modes import BN_MODES, in_mode, modes_of
 from resprobe.devices import device_of, exact_dtype, exact_float32
 from resprobe.errors import ResprobeError
 from resprobe.probes.batches import CheckedBatches

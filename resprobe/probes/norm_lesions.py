@@ -10,8 +10,7 @@ import xarray as xr
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from resprobe.batch_norm import batch_norms
-from resprobe.bn_modes import check_batch
+from resprobe.batch_norm import batch_norms, check_batch
 from resprobe.devices import device_of, exact_float32, precision_dtype
 from resprobe.errors import ResprobeError
 from resprobe.folding import replace_module

@@ -454,7 +454,9 @@ class TestResult:
 
     def test_one_image_has_no_batch_statistics(self, make_net):
         data = open_data("digits", num_images=11, batch_size=5)
-        with pytest.raises(ResprobeError, match=r"expected batches of two images or more, got one image \(image 10\)"):
+        with pytest.raises(
+            ResprobeError, match=r"expected 2 images or more for batch statistics, got one \(image 10\)"
+        ):
             resprobe.gradients(make_net("resnet8"), data, bn_mode="batch")
         resprobe.gradients(make_net("resnet8", norm="none"), data, bn_mode="batch")
 
