@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from resprobe.allocator import keep_freed_memory
 from resprobe.commands.gradients import gradients, responses
 from resprobe.commands.inspecting import inspect
 from resprobe.commands.lesions import lesion, lesion_curve, reorder
@@ -53,6 +54,7 @@ INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 
 def main() -> None:
     """Run the command line; every expected failure is one line on stderr."""
+    keep_freed_memory()
     try:
         code = app(standalone_mode=False)
     except ResprobeError as error:
