@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from resprobe import data, plots, results, units
     from resprobe.data import ImageData, Normalisation, open_data
     from resprobe.errors import ResprobeError, ResprobeWarning
@@ -98,6 +99,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
     if name in _MODULES:
         return import_module(f"resprobe.{name}")
+    if name == "__version__":
+        return import_module("importlib.metadata").version("resprobe")
     if name not in _HOME:
         raise AttributeError(f"module 'resprobe' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

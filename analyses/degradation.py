@@ -1,0 +1,209 @@
+"""Degradation: does a deeper network train as well as the shallower one inside it?
+
+    python analyses/degradation.py            about two hours on two CPU cores, 42 networks on digits
+    python analyses/degradation.py --quick    four small networks for one epoch, to see that everything works
+
+Plain and residual networks of 8 to 110 layers, three seeds each, under one recipe (He, Zhang, Ren, Sun 2015, arXiv
+1512.03385, section 4.2). A network that is there is not trained again, an interrupted training goes on. The result
+holds loss and error by epoch, on training and test images, and the gradient that reaches the first block, before
+and after training: what tells degradation from overfitting, from vanishing gradients and from a lack of data.
+"""
+
+import itertools
+
+import numpy as np
+import seaborn as sns
+import studies
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from studies import Net, Options
+from torch import nn
+
+import resprobe
+from resprobe.plots.theme import PALETTE, empty_figure, error_axis, settle, themed
+
+KINDS = ("plain", "resnet")
+DEPTHS = (8, 14, 20, 32, 44, 56, 110)
+SEEDS = (0, 1, 2)
+QUICK_DEPTHS = (8, 14)
+GRADIENT_IMAGES = 200
+COMPARED = (20, 56)
+CURVES = ("train_loss", "train_error", "test_loss", "test_error")
+REFERENCES = "He, Zhang, Ren, Sun 2015, arXiv 1512.03385, sections 4.1 and 4.2"
+COLOURS = {"plain": PALETTE[3], "resnet": PALETTE[0]}
+NAMES = {"plain": "plain", "resnet": "residual"}
+
+
+def gradient_ratio(model: nn.Module, net: Net, data: resprobe.ImageData) -> float:
+    """Divide the loss's gradient by the first block's output by that of the last, with the statistics of the batch."""
+    by = "block" if net.kind == "plain" else None
+    norms = resprobe.gradients(model, data, bn_mode="batch", by=by).activation_grad_norm.values
+    return float(norms[0] / norms[-1])
+
+
+def measure(study: Options) -> xr.Dataset:
+    """Train every network, read its log, and measure its gradient before and after training."""
+    depths, seeds = (QUICK_DEPTHS, SEEDS[:1]) if study.quick else (DEPTHS, SEEDS)
+    nets = [Net(depth, kind, seed=seed) for kind, depth, seed in itertools.product(KINDS, depths, seeds)]
+    studies.train_all(nets, study)
+    shape = len(KINDS), len(depths), len(seeds)
+    logs = [studies.training_log(net, study) for net in nets]
+    data = studies.images(study, "train", GRADIENT_IMAGES)
+    initial, trained = (np.full(len(nets), np.nan) for _ in range(2))
+    for index, net in enumerate(nets):
+        architecture = net.architecture(data)
+        initial[index] = gradient_ratio(resprobe.build(architecture, seed=net.seed).to(study.device), net, data)
+        trained[index] = gradient_ratio(resprobe.load(net.file(study)).model.to(study.device), net, data)
+    variables = {
+        name: studies.labelled(
+            ("kind", "depth", "seed", "epoch"),
+            np.stack([log[name].values for log in logs]).reshape(*shape, -1),
+            logs[0][name].attrs["long_name"],
+            logs[0][name].attrs["units"],
+        )
+        for name in CURVES
+    }
+    for name, values, when in (
+        ("initial_gradient_ratio", initial, "before training"),
+        ("gradient_ratio", trained, "after training"),
+    ):
+        variables[name] = studies.labelled(
+            ("kind", "depth", "seed"),
+            values.reshape(shape),
+            f"gradient norm by the first block's output over that by the last block's, {when}",
+        )
+    return xr.Dataset(
+        variables,
+        {
+            "kind": studies.labelled(["kind"], [NAMES[kind] for kind in KINDS], "kind of network"),
+            "depth": studies.labelled(["depth"], depths, "weight layers"),
+            "seed": studies.labelled(["seed"], seeds, "seed of weights, order and augmentation"),
+            "epoch": studies.labelled(["epoch"], logs[0].epoch, "epoch"),
+        },
+    )
+
+
+def table(result: xr.Dataset) -> None:
+    """Print what each depth ends with: the mean over seeds, and the smallest and the largest training loss."""
+    final = result.isel(epoch=-1)
+    heads = ("train loss", "smallest", "largest", "train error", "test error", "gradient")
+    print(f"{'':13}" + "".join(f"{head:>11}" for head in heads))
+    for kind, depth in itertools.product(result.kind.values, result.depth.values):
+        row = final.sel(kind=kind, depth=depth)
+        loss = row.train_loss
+        cells = [f"{float(value):.3g}" for value in (loss.mean(), loss.min(), loss.max())]
+        cells += [f"{float(error.mean()):.1%}" for error in (row.train_error, row.test_error)]
+        cells.append(f"{float(row.gradient_ratio.median()):.2g}")
+        print(f"{f'{kind}-{depth}':13}" + "".join(f"{cell:>11}" for cell in cells))
+
+
+def sentences(result: xr.Dataset) -> list[str]:
+    """Say what the numbers show of the degradation and of each explanation that is usually given for it."""
+    plain, residual = (result.sel(kind=kind) for kind in ("plain", "residual"))
+    shallow, deep = (
+        COMPARED if set(COMPARED) <= set(result.depth.values) else (result.depth.values[0], result.depth.values[-1])
+    )
+    said = []
+    for name, nets in (("plain", plain), ("residual", residual)):
+        loss = nets.train_loss.sel(depth=deep) - nets.train_loss.sel(depth=shallow)
+        above = (loss > 0).mean("epoch")
+        last = nets.isel(epoch=-1)
+        said.append(
+            f"{name}-{deep} against {name}-{shallow}, per seed: final training loss "
+            f"{listed(last.train_loss.sel(depth=deep), '.3g')} against "
+            f"{listed(last.train_loss.sel(depth=shallow), '.3g')}; the deeper one's is above in "
+            f"{listed(above, '.0%')} of the epochs."
+        )
+    last = plain.isel(epoch=-1)
+    gap = (last.test_error - last.train_error).mean("seed")
+    said.append(
+        "Overfitting or lack of data would show as a training error that stays low while the test error grows. "
+        f"Plain, test less training error, by depth: {listed(gap, '+.1%')}; training error: "
+        f"{listed(last.train_error.mean('seed'), '.1%')}."
+    )
+    for name, nets in (("Plain", plain), ("Residual", residual)):
+        ratios = nets.initial_gradient_ratio.median("seed"), nets.gradient_ratio.median("seed")
+        said.append(
+            f"{name}, gradient at the first block over that at the last, by depth: "
+            f"{listed(ratios[0], '.2g')} before training, {listed(ratios[1], '.2g')} after it "
+            "(a vanishing gradient is far below 1)."
+        )
+    return said
+
+
+def listed(values: xr.DataArray, form: str) -> str:
+    """Write numbers with commas."""
+    return ", ".join(format(float(value), form) for value in values)
+
+
+def draw(result: xr.Dataset) -> Figure:
+    """Draw the training loss by epoch, the errors by depth, and the gradient that arrives at the first block."""
+    with themed():
+        figure = empty_figure(width=10, height=7.5)
+        (plain_axes, residual_axes), (error_axes, gradient_axes) = figure.subplots(2, 2)
+        for axes, kind in ((plain_axes, "plain"), (residual_axes, "residual")):
+            _draw_training(axes, result.train_loss.sel(kind=kind))
+            axes.set_title(f"{kind} networks")
+        residual_axes.sharey(plain_axes)
+        plain_axes.legend(title="layers", ncols=2, fontsize=8)
+        _draw_errors(error_axes, result.isel(epoch=-1))
+        _draw_gradients(gradient_axes, result)
+        figure.suptitle(f"Depth and training, {result.sizes['seed']} seeds", x=0.01, ha="left")
+        return settle(figure)
+
+
+def _draw_training(axes: Axes, loss: xr.DataArray) -> None:
+    colours = sns.color_palette("viridis_r", loss.sizes["depth"] + 1)[1:]
+    for depth, colour in zip(loss.depth.values, colours, strict=True):
+        of_depth = loss.sel(depth=depth)
+        axes.plot(loss.epoch, of_depth.median("seed"), color=colour, label=str(depth))
+        axes.fill_between(loss.epoch, of_depth.min("seed"), of_depth.max("seed"), color=colour, alpha=0.15, linewidth=0)
+    axes.set_yscale("log")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("training loss [nat]")
+
+
+def _draw_errors(axes: Axes, final: xr.Dataset) -> None:
+    for kind, colour in zip(("plain", "residual"), COLOURS.values(), strict=True):
+        for name, style in (("train_error", "-"), ("test_error", "--")):
+            error = final[name].sel(kind=kind)
+            label = f"{kind}, {name.removesuffix('_error').replace('train', 'training')}"
+            axes.plot(final.depth, error.median("seed"), style, marker="o", markersize=4, color=colour, label=label)
+            axes.vlines(final.depth, error.min("seed"), error.max("seed"), color=colour, linewidth=1)
+    error_axis(axes, label="error after training")
+    _depth_axis(axes, final)
+
+
+def _draw_gradients(axes: Axes, result: xr.Dataset) -> None:
+    for kind, colour in zip(("plain", "residual"), COLOURS.values(), strict=True):
+        for name, style, when in (("initial_gradient_ratio", ":", "before"), ("gradient_ratio", "-", "after")):
+            ratio = result[name].sel(kind=kind)
+            label = f"{kind}, {when} training"
+            axes.plot(result.depth, ratio.median("seed"), style, marker="o", markersize=4, color=colour, label=label)
+            axes.vlines(result.depth, ratio.min("seed"), ratio.max("seed"), color=colour, linewidth=1)
+    axes.set_yscale("log")
+    axes.set_ylabel("gradient norm, first over last block")
+    _depth_axis(axes, result)
+
+
+def _depth_axis(axes: Axes, result: xr.Dataset) -> None:
+    axes.set_xlabel("weight layers")
+    axes.set_xscale("log")
+    axes.set_xticks(result.depth.values, [str(depth) for depth in result.depth.values])
+    axes.minorticks_off()
+    axes.legend(fontsize=8)
+
+
+def main() -> None:
+    """Train, measure, print, draw."""
+    study = studies.options(studies.parser(__doc__).parse_args())
+    result = measure(study)
+    table(result)
+    print(*sentences(result), sep="\n")
+    studies.save(result, "degradation", study, references=REFERENCES)
+    studies.save_figure(draw(result), "degradation", study)
+
+
+if __name__ == "__main__":
+    main()
