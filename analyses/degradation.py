@@ -149,7 +149,7 @@ def draw(result: xr.Dataset) -> Figure:
         plain_axes.legend(title="layers", ncols=2, fontsize=8)
         _draw_errors(error_axes, result.isel(epoch=-1))
         _draw_gradients(gradient_axes, result)
-        figure.suptitle(f"Depth and training, {result.sizes['seed']} seeds", x=0.01, ha="left")
+        figure.suptitle(f"Depth and training, seeds {', '.join(map(str, result.seed.values))}", x=0.01, ha="left")
         return settle(figure)
 
 
@@ -191,7 +191,7 @@ def _depth_axis(axes: Axes, result: xr.Dataset) -> None:
     axes.set_xlabel("weight layers")
     axes.set_xscale("log")
     axes.set_xticks(result.depth.values, [str(depth) for depth in result.depth.values])
-    axes.minorticks_off()
+    axes.xaxis.minorticks_off()
     axes.legend(fontsize=8)
 
 

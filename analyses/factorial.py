@@ -177,10 +177,8 @@ def show(result: xr.Dataset) -> None:
     for name, quantity in QUANTITIES.items():
         found = effects(result[name], logarithmic=quantity.logarithmic)
         print(f"{quantity.long_name[:36]:36}" + "".join(f"{_effect(*found[key], quantity):>22}" for key in names))
-    print(
-        "x: a ratio; others are differences, of errors in points. shortcut: residual against plain; normalisation: BN against none;"
-    )
-    print(f"depth: {result.depth.values[-1]} against {result.depth.values[0]} layers.")
+    print("x: a ratio; others are differences, of errors in points. shortcut: residual against plain; normalisation:")
+    print(f"BN against none; depth: {result.depth.values[-1]} against {result.depth.values[0]} layers.")
 
 
 def _number(value: float, quantity: Quantity) -> str:

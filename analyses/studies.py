@@ -26,7 +26,7 @@ from resprobe.training.recipe import Recipe
 from resprobe.writing import whole_file
 
 ROOT = Path(__file__).parents[1]
-QUICK_EPOCHS = 1
+QUICK_EPOCHS = 2
 
 
 @dataclass(frozen=True)
