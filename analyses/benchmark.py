@@ -14,9 +14,13 @@ the gradient by its input (channels_last, normalisations folded, the activations
 
 `gradients`: all that `resprobe.gradients` measures, against one plain forward and backward pass over the same batches,
 the gradient of the mean loss of a batch by all parameters. The two take turns, and the median of their ratios counts.
+
+`smoothness`: `resprobe.smoothness` in each mode of batch normalisation, against the forward and backward passes that
+its grid of steps needs, which are counted too.
 """
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -27,6 +31,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import resprobe
+from resprobe.bn_modes import in_mode, modes_of
 from resprobe.devices import device_of, pick_device
 from resprobe.probes.path_measuring import prepare
 from resprobe.probes.path_splits import split_by_length
@@ -35,6 +40,8 @@ from resprobe.probes.tape import Tape
 from resprobe.units import Segments, WholeModel, find
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
+
+SMOOTHNESS_BATCHES = 2
 
 
 def naive_counts(model: nn.Module, batches: Batches, names: list[str]) -> list[int]:
@@ -162,10 +169,39 @@ def study_paths(model: nn.Module, batches: Batches, arguments: argparse.Namespac
     print(f"resprobe.paths, all of the call {statistics.median(calls):7.2f} s   {call:5.1f} such passes")
 
 
+def study_smoothness(model: nn.Module, batches: Batches, arguments: argparse.Namespace) -> None:
+    """Print the time of `resprobe.smoothness` against that of the passes that its steps need, mode by mode."""
+    batches = batches[:SMOOTHNESS_BATCHES]
+    num_passes = 0
+
+    def counted(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        nonlocal num_passes
+        num_passes += 1
+        return F.cross_entropy(outputs, labels)
+
+    for mode in modes_of(model):
+        network = in_mode(model, mode, torch.float32, batches[0][0][:2].clone())
+        plain_pass(network, batches[:1])
+        plain, ours = [], []
+        for _ in range(arguments.repeats):
+            num_passes = 0
+            ours.append(timed(functools.partial(resprobe.smoothness, model, batches, bn_modes=[mode], loss=counted)))
+            plain.append(timed(functools.partial(_plain_passes, network, batches, num_passes // len(batches))))
+        ratio = statistics.median(mine / theirs for mine, theirs in zip(ours, plain, strict=True))
+        print(f"smoothness, {mode:8} {num_passes:4d} passes over {len(batches)} batches, ", end="")
+        print(f"{statistics.median(ours):6.2f} s   ratio {ratio:5.2f} to the passes alone, {arguments.repeats} repeats")
+
+
+def _plain_passes(model: nn.Module, batches: Batches, times: int) -> None:
+    for _ in range(times):
+        plain_pass(model, batches)
+
+
 STUDIES: dict[str, Callable[[nn.Module, Batches, argparse.Namespace], None]] = {
     "lesion": study_lesion,
     "paths": study_paths,
     "gradients": study_gradients,
+    "smoothness": study_smoothness,
 }
 
 
@@ -180,7 +216,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--precision", nargs="+", default=["float32"], choices=["float32", "bfloat16"])
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=3, help="of paths and gradients")
+    parser.add_argument("--repeats", type=int, default=3, help="of all but lesion")
     parser.add_argument("--device", default="auto")
     return parser.parse_args()
 
