@@ -1,0 +1,112 @@
+"""The studies that train networks of their own, run as a person runs them."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("studies")
+
+
+def run(name, folder, *options):
+    """Run a quick study into a folder and give what it printed."""
+    paths = [f"--{what}={folder / what}" for what in ("nets", "out", "figures")]
+    command = [sys.executable, f"analyses/{name}.py", "--quick", *paths, *options]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def degradation(folder):
+    return run("degradation", folder)
+
+
+@pytest.fixture
+def imported(monkeypatch):
+    """Import a script of analyses/ as Python does when it runs one."""
+    monkeypatch.syspath_prepend(str(ROOT / "analyses"))
+    return lambda name: __import__(name)
+
+
+def test_degradation(degradation, folder):
+    assert "4 networks to train" in degradation
+    result = xr.open_dataset(folder / "out" / "degradation.nc")
+    assert dict(result.train_loss.sizes) == {"kind": 2, "depth": 2, "seed": 1, "epoch": 2}
+    assert result.attrs["command"] == "python analyses/degradation.py --quick"
+    assert all(variable.attrs.keys() >= {"long_name", "units"} for variable in result.data_vars.values())
+    log = xr.open_dataset(folder / "nets" / "plain14-seed0-training.nc")
+    np.testing.assert_array_equal(result.train_loss.sel(kind="plain", depth=14, seed=0), log.train_loss)
+    assert "plain-14 against plain-8" in degradation
+    assert (folder / "figures" / "degradation.png").stat().st_size > 10_000
+
+
+def test_trained_networks_are_kept(degradation, folder):
+    files = {path: path.stat().st_mtime_ns for path in (folder / "nets").iterdir()}
+    assert "to train" not in run("degradation", folder)
+    assert {path: path.stat().st_mtime_ns for path in (folder / "nets").iterdir()} == files
+
+
+def test_factorial(degradation, folder):
+    printed = run("factorial", folder)
+    # the four with normalisation are those of the other study
+    assert "4 networks to train" in printed
+    assert "8 of 8 measured" in printed
+    result = xr.open_dataset(folder / "out" / "factorial.nc")
+    assert dict(result.beta.sizes) == {"shortcut": 2, "normalisation": 2, "depth": 2, "seed": 1}
+    assert all(np.isfinite(variable).all() for variable in result.data_vars.values())
+    plain, residual = (result.effective_length.sel(shortcut=kind) for kind in ("plain", "residual"))
+    assert (plain == 1).all()
+    assert (residual < 1).all()
+    assert (folder / "figures" / "factorial.png").stat().st_size > 10_000
+
+
+def test_factorial_goes_on(degradation, folder):
+    kept = folder / "nets" / "factorial.json"
+    if not kept.exists():
+        run("factorial", folder)
+    rows = json.loads(kept.read_text())
+    del rows["plain8-seed0"]
+    rows["plain14-seed0"]["numbers"]["beta"] = 1234.5
+    kept.write_text(json.dumps(rows))
+    printed = run("factorial", folder)
+    assert "plain8-seed0: 1 of 1 measured" in printed
+    result = xr.open_dataset(folder / "out" / "factorial.nc")
+    assert result.beta.sel(shortcut="plain", normalisation="BN", depth=14).item() == 1234.5
+
+
+@pytest.mark.parametrize("logarithmic", [False, True])
+def test_effects_are_those_of_least_squares(imported, logarithmic):
+    factorial = imported("factorial")
+    values = np.random.default_rng(0).uniform(1, 9, (2, 2, 2, 3))
+    found = factorial.effects(xr.DataArray(values), logarithmic=logarithmic)
+    signs = np.array([(*levels, seed) for *levels, seed in itertools.product([-1, 1], [-1, 1], [-1, 1], range(3))])
+    a, b, c = signs[:, :3].T
+    columns = np.stack([np.ones(24), a, b, c, a * b, a * c, b * c, a * b * c], axis=1)
+    response = (np.log10(values) if logarithmic else values).ravel()
+    coefficients, residuals, *_ = np.linalg.lstsq(columns, response)
+    error = np.sqrt(residuals[0] / 16 / 24)
+    quantile = 2.1199  # of Student's t with 16 degrees of freedom, from a table
+    # a main effect is twice its coefficient, the difference of two effects four times
+    for name, column, factor in (("shortcut", 1, 2), ("normalisation", 2, 2), ("depth", 3, 2)):
+        assert found[name] == pytest.approx((factor * coefficients[column], factor * quantile * error), rel=1e-4)
+    expected = 4 * coefficients[4], 4 * quantile * error
+    assert found["shortcut x normalisation"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_effects_without_a_spread(imported):
+    effects = imported("factorial").effects
+    values = xr.DataArray(np.arange(8.0).reshape(2, 2, 2, 1))
+    estimate, half = effects(values, logarithmic=False)["shortcut"]
+    assert estimate == 4
+    assert np.isnan(half)
+    values[0, 0, 0, 0] = np.inf
+    assert not np.isfinite(effects(values, logarithmic=False)["shortcut"][0])
