@@ -1,6 +1,6 @@
 """Trains the networks of checkpoints/ on digits and writes the manifest that says how each was made.
 
-    python analyses/checkpoints.py        about half an hour on two CPU cores; a network that is there is kept
+    python analyses/checkpoints.py        about forty minutes on two CPU cores; a network that is there is kept
 
 Each network is trained by the command that the manifest names, run from the root of the repository. PyTorch's sums
 depend on the number of threads, so the command fixes it to one: that way a training can be repeated.
@@ -17,14 +17,23 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "checkpoints"
-NAMES = ("plain20", "plain56", "plain110", "resnet20", "resnet56", "resnet110", "preresnet110")
+WITHOUT_NORM = "-nonorm"
+NAMES = (
+    *("plain20", "plain56", "plain110", "resnet20", "resnet56", "resnet110", "preresnet110"),
+    *(f"{name}{WITHOUT_NORM}" for name in ("plain20", "plain56", "resnet20", "resnet56")),
+)
 SEED = 0
 PARALLEL = 2
 
 
 def train_arguments(name: str) -> list[str]:
     """Give the arguments of `resprobe` that train a network."""
-    return ["train", "--arch", name, "--data", "digits", "--seed", str(SEED), "--out", f"checkpoints/{name}.pt"]
+    architecture = name.removesuffix(WITHOUT_NORM)
+    norm = [] if name == architecture else ["--norm", "none"]
+    return [
+        *("train", "--arch", architecture, *norm, "--data", "digits"),
+        *("--seed", str(SEED), "--out", f"checkpoints/{name}.pt"),
+    ]
 
 
 def train_all() -> None:

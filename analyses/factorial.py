@@ -31,6 +31,7 @@ FACTORS = ("shortcut", "normalisation", "depth")
 CONFIDENCE = 0.95
 PROBE_IMAGES = 500
 PATH_IMAGES = 100
+EIGENVALUE_IMAGES = 200
 REFERENCES = (
     "He et al. 2015, arXiv 1512.03385; Veit et al. 2016, arXiv 1605.06431; Santurkar et al. 2018, arXiv 1805.11604"
 )
@@ -86,7 +87,6 @@ def measure(net: Net, study: Options) -> dict[str, float]:
     lines = {
         rule: resprobe.smoothness(model, data, bn_modes=[mode], step_rule=rule) for rule in ("gradient", "relative")
     }
-    curvature = resprobe.curvature(model, data, bn_mode=mode, num_eigenvalues=1, num_probes=0)
     return {
         **{name: float(log[name]) for name in ("train_loss", "train_error", "test_error")},
         "gradient_spread": float(np.std(np.log10(by_layer))),
@@ -95,7 +95,7 @@ def measure(net: Net, study: Options) -> dict[str, float]:
         "lesion": float(lesion.error.median()),
         "beta": float(lines["gradient"].effective_beta.median()),
         "beta_relative": float(lines["relative"].effective_beta.median()),
-        "top_eigenvalue": float(curvature.eigenvalue.max()),
+        "top_eigenvalue": studies.top_eigenvalue(model, studies.images(study, "train", EIGENVALUE_IMAGES), mode),
     }
 
 
@@ -104,7 +104,8 @@ def measure_all(study: Options) -> xr.Dataset:
     depths, seeds = (QUICK_DEPTHS, QUICK_SEEDS) if study.quick else (DEPTHS, SEEDS)
     nets = [Net(depth, kind, norm, seed) for kind, norm, depth, seed in itertools.product(KINDS, NORMS, depths, seeds)]
     studies.train_all(nets, study)
-    rows = studies.for_each(nets, lambda net: measure(net, study), "factorial", study)
+    by_file = {net.file(study): net for net in nets}
+    rows = studies.for_each(list(by_file), lambda file: measure(by_file[file], study), "factorial", study)
     shape = len(KINDS), len(NORMS), len(depths), len(seeds)
     dims = ("shortcut", "normalisation", "depth", "seed")
     return xr.Dataset(

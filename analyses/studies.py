@@ -18,10 +18,14 @@ import torch
 import torch.nn.functional as F
 import xarray as xr
 from matplotlib.figure import Figure
+from torch import nn
 
 import resprobe
 from resprobe import plots
-from resprobe.devices import pick_device
+from resprobe.bn_modes import in_mode
+from resprobe.devices import device_of, pick_device
+from resprobe.probes.hessians import top_eigenvectors
+from resprobe.probes.repeated_batches import RepeatedBatches
 from resprobe.training.recipe import Recipe
 from resprobe.writing import whole_file
 
@@ -195,14 +199,14 @@ def _duration(seconds: float) -> str:
 
 
 def for_each(
-    nets: Sequence[Net], measure: Callable[[Net], Mapping[str, float]], name: str, study: Options
+    checkpoints: Sequence[Path], measure: Callable[[Path], Mapping[str, float]], name: str, study: Options
 ) -> list[dict[str, float]]:
     """Measure one network after the other and keep what is done, so that an interrupted run goes on.
 
     Args:
-        nets: Trained networks.
+        checkpoints: Files of trained networks.
         measure: Gives the numbers of one of them.
-        name: Of the study.
+        name: Of the study; the numbers are kept under it, beside the networks that are trained for studies.
         study: Its options.
 
     Returns:
@@ -211,21 +215,27 @@ def for_each(
     kept = study.nets / f"{name}.json"
     rows: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() and not study.overwrite else {}
     start, done = time.perf_counter(), 0
-    waiting = [net for net in nets if rows.get(net.file(study).stem, {}).get("sha256") != sha256(net.file(study))]
-    for net in waiting:
-        file = net.file(study)
-        rows[file.stem] = {"sha256": sha256(file), "numbers": dict(measure(net))}
+    waiting = [file for file in checkpoints if rows.get(file.stem, {}).get("sha256") != sha256(file)]
+    for file in waiting:
+        rows[file.stem] = {"sha256": sha256(file), "numbers": dict(measure(file))}
         with whole_file(kept) as temporary:
             temporary.write_text(json.dumps(rows, indent=1))
         done += 1
         left = _duration((time.perf_counter() - start) / done * (len(waiting) - done))
         print(f"{file.stem}: {done} of {len(waiting)} measured, about {left} left", flush=True)
-    return [rows[net.file(study).stem]["numbers"] for net in nets]
+    return [rows[file.stem]["numbers"] for file in checkpoints]
 
 
 def sha256(file: Path) -> str:
     """Give the hash of a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def top_eigenvalue(model: nn.Module, data: resprobe.ImageData, mode: str) -> float:
+    """Find the largest eigenvalue of the Hessian of the mean loss, in a mode of batch normalisation."""
+    batches = RepeatedBatches(data, device_of(model), torch.float32)
+    values, _ = top_eigenvectors(in_mode(model, mode, torch.float32, batches.example), batches, 1)
+    return float(values[0])
 
 
 def training_log(net: Net, study: Options) -> xr.Dataset:
