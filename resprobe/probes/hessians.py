@@ -1,6 +1,5 @@
 """The Hessian of the mean loss as a linear operator, and its extreme eigenvalues and eigenvectors."""
 
-import warnings
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -14,12 +13,8 @@ from torch import nn
 from resprobe.errors import ResprobeError
 from resprobe.probes.batches import check_labels
 from resprobe.probes.loss_lines import Loss
+from resprobe.probes.operators import HessianLinearOperator
 from resprobe.probes.repeated_batches import RepeatedBatches
-
-with warnings.catch_warnings():
-    # a dependency of curvlinops compiles something with torch.jit.script, which newer versions of PyTorch warn of
-    warnings.simplefilter("ignore", FutureWarning)
-    from curvlinops import HessianLinearOperator
 
 Floats = npt.NDArray[np.float64]
 Advance = Callable[[int], None]
