@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from resprobe.allocator import keep_freed_memory
+from resprobe.commands.curvature import curvature
 from resprobe.commands.gradients import gradients, responses
 from resprobe.commands.inspecting import inspect
 from resprobe.commands.lesions import lesion, lesion_curve, reorder
@@ -37,6 +38,7 @@ _ANALYSES: dict[str, Callable[..., None]] = {
     "gradients": gradients,
     "responses": responses,
     "smoothness": smoothness,
+    "curvature": curvature,
     "norm-lesion": norm_lesion,
     "inspect": inspect,
 }

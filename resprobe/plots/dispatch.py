@@ -6,6 +6,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from resprobe.errors import ResprobeError
+from resprobe.plots.curvature import curvature
 from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
@@ -24,6 +25,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "paths": paths,
     "responses": responses,
     "smoothness": smoothness,
+    "curvature": curvature,
     "norm-lesion": norm_lesion,
     "training": training,
 }

@@ -7,6 +7,7 @@ import xarray as xr
 
 from resprobe.errors import ResprobeError
 from resprobe.results.fields.common import KINDS, Field, Fields
+from resprobe.results.fields.curvature import CURVATURE
 from resprobe.results.fields.gradients import GRADIENTS, RESPONSES
 from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
 from resprobe.results.fields.norm_lesions import NORM_LESION
@@ -30,6 +31,7 @@ SCHEMA: dict[str, Fields] = {
     "gradients": GRADIENTS,
     "responses": RESPONSES,
     "smoothness": SMOOTHNESS,
+    "curvature": CURVATURE,
     "norm-lesion": NORM_LESION,
     "training": TRAINING,
 }

@@ -6,6 +6,7 @@ import xarray as xr
 from rich.console import Console
 from rich.table import Table
 
+from resprobe.tables.curvature import curvature
 from resprobe.tables.gradients import gradients, responses
 from resprobe.tables.lesions import lesion, lesion_curve, reorder
 from resprobe.tables.norm_lesions import norm_lesion
@@ -21,6 +22,7 @@ _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table | Sequence[Table], str]]] 
     "paths": paths,
     "responses": responses,
     "smoothness": smoothness,
+    "curvature": curvature,
     "norm-lesion": norm_lesion,
     "training": training,
 }
