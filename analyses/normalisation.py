@@ -26,7 +26,7 @@ from resprobe.plots.theme import PALETTE, empty_figure, settle, themed
 DEPTHS = (20, 56)
 KINDS = {"plain": "plain", "resnet": "residual"}
 TRAININGS = ("", "-nonorm")
-NUM_IMAGES, EIGENVALUE_IMAGES, QUICK_IMAGES = 500, 200, 50
+NUM_IMAGES, EIGENVALUE_IMAGES, QUICK_IMAGES = 500, 200, 30
 REFERENCES = "Santurkar, Tsipras, Ilyas, Madry 2018, arXiv 1805.11604, section 3.1"
 QUANTITIES = {
     "beta": ("effective beta along the gradient, median over batches", "1"),
