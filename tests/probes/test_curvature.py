@@ -314,11 +314,13 @@ class TestRobust:
         results.check(result)
 
     def test_memory_does_not_grow(self):
-        model = nn.Linear(40, 3)
-        batches = [(torch.ones(1000, 40), torch.arange(1000) % 3)]
+        model = Weights(70)
+        matrix, _ = spread_matrix(70)
+        batches = [(torch.ones(1000, 40), torch.zeros(1000, dtype=torch.int64))]
 
         def call():
-            resprobe.curvature(model, batches, num_eigenvalues=1, num_probes=2, num_lanczos=2)
+            options = {"num_eigenvalues": 1, "num_probes": 2, "num_lanczos": 2}
+            resprobe.curvature(model, batches, loss=quadratic(matrix), **options, **DOUBLE)
 
         for _ in range(5):
             call()
