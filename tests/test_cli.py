@@ -160,6 +160,16 @@ class TestOtherCommands:
         assert code == 1
         assert "expected the same result or no file" in err
 
+    def test_curvature(self, resprobe):
+        arguments = ("curvature", "--ckpt", "resnet8.pt", "--num-images", 10, "--num-probes", 2, "--num-lanczos", 2)
+        code, out, err = resprobe(*arguments, "--num-eigenvalues", 1, "--tol", 0.5, "--bn-mode", "folded")
+        assert code == 0
+        assert [line.split()[0] for line in out.splitlines()[1:4]] == ["rank", "1", "lowest"]
+        assert "saved results/curvature-resnet8.nc" in err
+        dataset = results.open("results/curvature-resnet8.nc")
+        assert dataset.attrs["bn_mode"] == "folded"
+        assert dataset.sizes["rank"] == 1
+
     def test_smoothness_of_several(self, resprobe, folder):
         arguments = ("smoothness", "--ckpt", "resnet8.pt", "--ckpt", "plain8.pt", "--batch-size", 10)
         options = ("--num-batches", 1, "--step-rule", "relative", "--bn-mode", "batch", "--plot")

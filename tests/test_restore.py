@@ -22,6 +22,10 @@ ANALYSES = {
     "gradients of named units": (resprobe.gradients, {"units": ["layer1.1", "layer2.1"], "shortcut": "identity"}),
     "responses": (resprobe.responses, {}),
     "smoothness": (resprobe.smoothness, {"steps": [0.1]}),
+    "curvature": (
+        resprobe.curvature,
+        {"bn_mode": "batch", "num_eigenvalues": 1, "num_probes": 2, "num_lanczos": 2, "tol": 0.5},
+    ),
     "norm_lesion": (resprobe.norm_lesion, {}),
     "norm_lesion by the batch": (resprobe.norm_lesion, {"replacement": "batch"}),
     "norm_lesion recomputed": (resprobe.norm_lesion, {"replacement": "recomputed"}),

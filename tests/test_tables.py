@@ -121,6 +121,24 @@ def test_smoothness(shown, make_net, digits):
     assert all(len(line) <= 80 for line in lines[1:])
 
 
+def test_curvature(shown):
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 3)).double()
+    images = torch.tensor([[1.0, 2.0], [0.5, -1.0], [0.0, 1.0]], dtype=torch.float64)
+    result = resprobe.curvature(model, [(images, torch.tensor([0, 1, 2]))], num_eigenvalues=2, precision="float64")
+    lines = shown(result)
+    assert lines[1].split() == ["rank", "eigenvalue", "residual", "converged"]
+    assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "lowest"]
+    assert lines[2].split()[1] == f"{float(result.eigenvalue[0]):.4g}"
+    assert lines[2].split()[3] == "yes"
+    assert lines[5].startswith(f"trace {float(result.trace):.4g} (exact) over 9 parameters")
+    block = {f"block_{name}": result[name].expand_dims(block=["stem"]) for name in ("eigenvalue", "residual")}
+    block |= {f"block_{name}": ("block", [1.0]) for name in ("trace", "trace_sem", "num_params")}
+    block["block_converged"] = (("block", "rank"), [[False, True]])
+    lines = shown(result.assign(block).assign(eigenvalue=result.eigenvalue * np.nan))
+    assert lines[6].split()[3] == "*"
+    assert lines[-2:] == ["* not converged", "loss or Hessian is not finite, so that it has no eigenvalues"]
+
+
 def test_smoothness_of_several(shown, make_net, digits):
     models = {"residual": make_net("resnet8"), "bare": make_net("plain8", norm="none")}
     dataset = resprobe.smoothness(models, digits, steps=[0.05, 0.1], num_batches=1)

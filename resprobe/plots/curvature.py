@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from resprobe.plots.captions import names, require, title
 from resprobe.plots.theme import colour_of, empty_figure, legend_below, settle, themed
 
-# Densities lower than this share of the highest are tails of Gaussians and say nothing.
-LOWEST_SHARE = 1e-7
+# What is less than this share of one eigenvalue is the tail of a Gaussian and says nothing.
+LOWEST_SHARE = 0.01
 
 
 def curvature(*results: xr.Dataset) -> Figure:
@@ -42,7 +42,7 @@ def curvature(*results: xr.Dataset) -> Figure:
 
 def _draw_densities(axes: Axes, results: tuple[xr.Dataset, ...]) -> None:
     highest = max((float(result.density.max()) for result in results if result.density.notnull().any()), default=1.0)
-    floor = highest * LOWEST_SHARE
+    floor = highest * LOWEST_SHARE / max(int(result.num_params) for result in results)
     axes.set_yscale("log")
     axes.set_ylim(floor / 10 ** (0.5 * len(results) + 0.3), highest * 3)
     for index, (name, result) in enumerate(zip(names(results), results, strict=True)):

@@ -22,7 +22,7 @@ Advance = Callable[[int], None]
 # Up to this size the whole matrix costs no more products than a Lanczos run, which needs a larger one.
 MAX_WHOLE = 64
 _COLUMNS_AT_ONCE = 16
-_MAX_RESTARTS = 30
+_MAX_RESTARTS = 15
 _COARSE_TOLERANCE = 1.0
 
 
@@ -161,14 +161,25 @@ def largest(operator: Hessian, num: int, *, seed: int, tol: float) -> Eigenpairs
         tol: Residual, relative to the eigenvalue, at which one counts as converged.
 
     Returns:
-        The eigenpairs. Those that have not converged after 30 restarts are the best of a coarser run.
+        The eigenpairs. Those that have not converged after 15 restarts are the best of a coarser run.
     """
     return _extreme(operator, num, which="LA", seed=seed, tol=tol)
 
 
-def lowest(operator: Hessian, *, seed: int, tol: float) -> Eigenpairs:
-    """Find the algebraically smallest eigenvalue; see `largest`."""
-    return _extreme(operator, 1, which="SA", seed=seed, tol=tol)
+def lowest(operator: Hessian, highest: float, *, seed: int, tol: float) -> Eigenpairs:
+    """Find the algebraically smallest eigenvalue.
+
+    Args:
+        operator: The Hessian, or a block of it.
+        highest: Its largest eigenvalue.
+        seed: Seed of the vector at which the Lanczos run begins.
+        tol: Residual, relative to the distance of both eigenvalues, at which it counts as converged. The smallest may
+            be 0, which nothing comes close to in relation to itself.
+
+    Returns:
+        One eigenpair.
+    """
+    return _extreme(operator, 1, which="SA", seed=seed, tol=tol, shift=highest)
 
 
 def whole_matrix(operator: Hessian) -> Floats:
@@ -220,11 +231,12 @@ def top_eigenvectors(
     return found.values, [operator.as_tensors(vector) for vector in found.vectors.T]
 
 
-def _extreme(operator: Hessian, num: int, *, which: str, seed: int, tol: float) -> Eigenpairs:
-    if operator.shape[0] <= max(MAX_WHOLE, 2 * num + 1):
-        return whole_eigenpairs(whole_matrix(operator), operator.dtype, num, which=which, tol=tol)
-    product = _checked_product(operator)
-    start = np.random.default_rng(seed).standard_normal(operator.shape[0])
+def _extreme(operator: Hessian, num: int, *, which: str, seed: int, tol: float, shift: float = 0.0) -> Eigenpairs:
+    size = operator.shape[0]
+    if size <= max(MAX_WHOLE, 2 * num + 1):
+        return whole_eigenpairs(whole_matrix(operator), operator.dtype, num, which=which, tol=tol, shift=shift)
+    product = _checked_product(operator, shift)
+    start = np.random.default_rng(seed).standard_normal(size)
     # the residual that ARPACK estimates is only nearly the one that is measured afterwards
     options = {"k": num, "which": which, "v0": start, "maxiter": _MAX_RESTARTS}
     try:
@@ -232,25 +244,21 @@ def _extreme(operator: Hessian, num: int, *, which: str, seed: int, tol: float) 
     except ArpackNoConvergence:
         values, vectors = eigsh(product, tol=_COARSE_TOLERANCE, **options)
     except ArpackError as error:
-        if not product.matvec(start).any():
-            # ARPACK can't begin where the loss is linear
-            vectors = np.eye(operator.shape[0], num)
-            return Eigenpairs(np.zeros(num), np.zeros(num), np.ones(num, bool), vectors)
-        raise ResprobeError(
-            f"curvature: expected eigenvalues from ARPACK, got {' '.join(str(error).split())}; try another seed"
-        ) from error
+        if product.matvec(start).any():
+            raise ResprobeError(
+                f"curvature: expected eigenvalues from ARPACK, got {' '.join(str(error).split())}; try another seed"
+            ) from error
+        # it can't begin where all eigenvalues are one: those of a linear loss are 0
+        values, vectors = np.zeros(num), np.eye(size, num)
     order = np.argsort(values)[:: -1 if which == "LA" else 1]
     values, vectors = values[order], _signed(vectors[:, order])
-    residuals = np.array(
-        [
-            np.linalg.norm(product.matvec(vector) - value * vector)
-            for value, vector in zip(values, vectors.T, strict=True)
-        ]
-    )
-    return Eigenpairs(values, residuals, _has_converged(values, residuals, tol, operator.dtype), vectors)
+    residuals = np.linalg.norm(product.matmat(vectors) - values * vectors, axis=0)
+    return Eigenpairs(values + shift, residuals, _has_converged(values, residuals, tol, operator.dtype), vectors)
 
 
-def whole_eigenpairs(matrix: Floats, dtype: torch.dtype, num: int, *, which: str, tol: float) -> Eigenpairs:
+def whole_eigenpairs(
+    matrix: Floats, dtype: torch.dtype, num: int, *, which: str, tol: float, shift: float = 0.0
+) -> Eigenpairs:
     """Take the extreme eigenpairs of a matrix that is known as a whole.
 
     Args:
@@ -258,7 +266,8 @@ def whole_eigenpairs(matrix: Floats, dtype: torch.dtype, num: int, *, which: str
         dtype: Number format in which it was computed.
         num: How many.
         which: `LA` for the largest, the largest first; `SA` for the smallest.
-        tol: As in `largest`.
+        tol: Residual at which one counts as converged, relative to its distance from `shift`.
+        shift: As in `tol`.
 
     Returns:
         The eigenpairs.
@@ -268,15 +277,15 @@ def whole_eigenpairs(matrix: Floats, dtype: torch.dtype, num: int, *, which: str
         values, vectors = values[::-1], vectors[:, ::-1]
     values, vectors = values[:num].copy(), _signed(vectors[:, :num])
     residuals = np.linalg.norm(matrix @ vectors - values * vectors, axis=0)
-    return Eigenpairs(values, residuals, _has_converged(values, residuals, tol, dtype), vectors)
+    return Eigenpairs(values, residuals, _has_converged(values - shift, residuals, tol, dtype), vectors)
 
 
-def _checked_product(operator: Hessian) -> LinearOperator:
-    """Make the operator one of scipy, whose algorithms would run on with what is not finite."""
+def _checked_product(operator: Hessian, shift: float) -> LinearOperator:
+    """Make `H - shift` an operator of scipy, whose algorithms would run on with what is not finite."""
     inner = operator.to_scipy()
 
     def multiply(vectors: Floats) -> Floats:
-        product: Floats = inner @ vectors
+        product: Floats = inner @ vectors - shift * vectors
         if not np.isfinite(product).all():
             raise NonFiniteError
         return product

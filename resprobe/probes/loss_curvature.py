@@ -85,7 +85,8 @@ def curvature(
 
     - Eigenvalues by the restarted Lanczos method (ARPACK), the algebraically largest ones and the smallest one: the
       Hessian of a network is indefinite. Each comes with its residual `||H v - lambda v||`, measured afterwards, and
-      counts as converged where that is at most `tol |lambda|` (and what rounding leaves). So some eigenvalue lies
+      counts as converged where that is at most `tol |lambda|` (and what rounding leaves); the smallest one, which may
+      be close to 0, where it is at most a tenth of `tol` times its distance from the largest. Some eigenvalue lies
       within the residual of each.
     - The trace is the mean of `v' H v` over random vectors of signs, with its standard error.
     - The density by one Lanczos run from a random vector, as Gaussians whose width is that of Papyan 2020.
@@ -134,7 +135,7 @@ def curvature(
         >>> import resprobe
         >>> net = resprobe.build(resprobe.parse_architecture("resnet8", in_channels=1, width=2), seed=0)
         >>> digits = resprobe.open_data("digits", num_images=20, batch_size=10)
-        >>> result = resprobe.curvature(net, digits, num_eigenvalues=2)
+        >>> result = resprobe.curvature(net, digits, num_eigenvalues=2, num_probes=4, num_lanczos=4)
         >>> dict(result.eigenvalue.sizes), bool(result.converged.all())
         ({'rank': 2}, True)
     """
@@ -234,7 +235,7 @@ def _spectrum(operator: Hessian, settings: _Settings, counter: _Counter) -> tupl
     try:
         found = _measure(operator, settings)
         counter.end_part()
-        bottom = _lowest(operator, found.matrix, settings)
+        bottom = _lowest(operator, found, settings)
         counter.end_part()
         points, density = _density(operator, found, bottom, settings)
         counter.end_part()
@@ -269,10 +270,12 @@ def _measure(operator: Hessian, settings: _Settings) -> _Measured:
     return _Measured(top, *estimate_trace(operator, settings.num_probes, seed=settings.seed), None)
 
 
-def _lowest(operator: Hessian, matrix: Floats | None, settings: _Settings) -> Eigenpairs:
-    if matrix is not None:
-        return whole_eigenpairs(matrix, operator.dtype, 1, which="SA", tol=settings.tol)
-    return lowest(operator, seed=settings.seed, tol=settings.tol)
+def _lowest(operator: Hessian, found: _Measured, settings: _Settings) -> Eigenpairs:
+    """Give the smallest eigenvalue, judged by its distance from the largest, ten times more strictly."""
+    highest, tol = float(found.top.values[0]), settings.tol / 10
+    if found.matrix is not None:
+        return whole_eigenpairs(found.matrix, operator.dtype, 1, which="SA", tol=tol, shift=highest)
+    return lowest(operator, highest, seed=settings.seed, tol=tol)
 
 
 def _density(operator: Hessian, found: _Measured, bottom: Eigenpairs, settings: _Settings) -> tuple[Floats, Floats]:

@@ -28,10 +28,8 @@ def parameter_blocks(model: nn.Module, example: torch.Tensor, subject: nn.Module
     found: dict[str, list[str]] = {block: [] for block in (*owner_of_name.values(), REST)}
     for name, parameter in subject.named_parameters():
         if parameter.requires_grad:
-            # a folded network holds the network; the place of a module says what its new parameters belong to
-            original = name.removeprefix("network.") if name not in owner_of_name else name
-            module = original.rpartition(".")[0]
-            found[owner_of_name.get(original) or owner_of_module.get(module) or REST].append(name)
+            owner = owner_of_name.get(name) or owner_of_module.get(_place(name)) or REST
+            found[owner].append(name)
     return {block: names for block, names in found.items() if names}
 
 
@@ -57,8 +55,14 @@ def _owners(model: nn.Module, example: torch.Tensor, blocks: str) -> tuple[dict[
     for label, own in members:
         for name in own:
             owner_of_name.setdefault(name, label)
-            owner_of_module.setdefault(name.rpartition(".")[0], label)
+            owner_of_module.setdefault(_place(name), label)
     return owner_of_name, owner_of_module
+
+
+def _place(name: str) -> str:
+    """Name the module that holds a parameter, in a way that is the same for a network and the folded one."""
+    # what absorbed the normalisation layer1.0.bn1 is called network.folded_layer1_0_bn1, as torch.fx writes it
+    return name.rpartition(".")[0].removeprefix("network.").removeprefix("folded_").replace(".", "_")
 
 
 def _label(unit: Unit, blocks: str) -> str:

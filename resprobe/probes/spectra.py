@@ -78,17 +78,30 @@ def estimate_density(
         operator: The Hessian.
         low: Its smallest eigenvalue.
         high: Its largest eigenvalue.
-        num_lanczos: Steps of the run.
+        num_lanczos: Steps of the run, at least 2; where the Hessian has too few different eigenvalues, half as many,
+            or a quarter.
         seed: Seed of its first vector.
 
     Returns:
         Points on the axis of eigenvalues and the density at each, which adds up to 1 over the axis.
+
+    Raises:
+        NonFiniteError: If the run breaks down even after two steps.
     """
+    if not high > low:
+        return exact_density(np.array([high]), num_lanczos)
     with seeded(operator.device, seed):
-        points, density = lanczos_approximate_spectrum(
-            operator, num_lanczos, num_points=NUM_POINTS, kappa=_KAPPA, boundaries=_apart(low, high), margin=_MARGIN
-        )
-    return _normalised(points, density)
+        while True:
+            try:
+                points, density = lanczos_approximate_spectrum(
+                    operator, num_lanczos, num_points=NUM_POINTS, kappa=_KAPPA, boundaries=(low, high), margin=_MARGIN
+                )
+                return _normalised(points, density)
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                # a Hessian of few different eigenvalues leaves a long run nothing to go on with
+                if num_lanczos == 2:
+                    raise NonFiniteError from None
+                num_lanczos = max(num_lanczos // 2, 2)
 
 
 def exact_density(eigenvalues: Floats, num_lanczos: int) -> tuple[Floats, Floats]:

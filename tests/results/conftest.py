@@ -40,6 +40,7 @@ def synthetic_result(
         "reorder": lambda: _reorder(rng, num_units, num_draws, sizes),
         "paths": lambda: _paths(num_units),
         "smoothness": lambda: _smoothness(rng),
+        "curvature": lambda: _curvature(),
         "norm-lesion": lambda: _norm_lesion(rng, num_units),
         "training": lambda: _training(rng, residual),
         "gradients": lambda: _gradients(rng, num_units, residual),
@@ -66,9 +67,11 @@ def synthetic_result(
         },
         device="cpu",
     )
-    dataset.attrs |= {"smoothness": {"step_rule": "gradient"}, "norm-lesion": {"replacement": "affine"}}.get(
-        analysis, {}
-    )
+    dataset.attrs |= {
+        "curvature": {"bn_mode": "running"},
+        "smoothness": {"step_rule": "gradient"},
+        "norm-lesion": {"replacement": "affine"},
+    }.get(analysis, {})
     return dataset
 
 
@@ -260,6 +263,22 @@ def _responses(rng: np.random.Generator, num_units: int) -> xr.Dataset:
     return xr.Dataset(
         {name: ("layer", values) for name, values in variables.items()} | {"num_images": NUM_IMAGES},
         {**coords, "measured_at": ("layer", [name.replace("conv", "bn") for name in coords["layer"]])},
+    )
+
+
+def _curvature() -> xr.Dataset:
+    grid = np.linspace(-1.0, 13.0, 200)
+    density = np.exp(-(grid**2) / 0.1) + 1e-5 * np.exp(-((grid - 12) ** 2) / 0.1)
+    top = {"eigenvalue": [12.1, 6.4, 2.2], "residual": [1e-5, 1e-5, 0.5], "converged": [True, True, False]}
+    return xr.Dataset(
+        {name: ("rank", value) for name, value in top.items()}
+        | {f"block_{name}": (("block", "rank"), [value, value]) for name, value in top.items()}
+        | {"lowest_eigenvalue": -0.5, "lowest_residual": 1e-3, "lowest_converged": True}
+        | {"trace": 30.7, "trace_sem": 4.5, "loss": 0.04, "grad_norm": 0.36, "num_params": 269434}
+        | {"density": ("eigenvalue_grid", density / np.trapezoid(density, grid))}
+        | {"block_trace": ("block", [20.0, 10.7]), "block_trace_sem": ("block", [0.0, 2.0])}
+        | {"block_num_params": ("block", [60, 269374])},
+        {"rank": [1, 2, 3], "eigenvalue_grid": grid, "block": ["stem", "head"]},
     )
 
 
