@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from resprobe.loading import Checkpoint, load
     from resprobe.networks import Architecture, build, parse_architecture
     from resprobe.norm_folding import FoldedNetwork, fold_norm
-    from resprobe.probes import gradients, lesion, lesion_curve, norm_lesion, paths, reorder, responses, smoothness
+    from resprobe.probes import (
+        gradients,
+        lesion,
+        lesion_curve,
+        norm_lesion,
+        paths,
+        reorder,
+        responses,
+        smoothness,
+        surface,
+    )
     from resprobe.segments import Segments, Unit, WholeModel
     from resprobe.training import Recipe, default_recipe, train
 
@@ -35,6 +45,7 @@ _HOME = {
     "reorder": "resprobe.probes",
     "responses": "resprobe.probes",
     "smoothness": "resprobe.probes",
+    "surface": "resprobe.probes",
     # changing what a model does
     "deleted": "resprobe.hooks",
     "FoldedNetwork": "resprobe.norm_folding",
@@ -86,6 +97,7 @@ __all__ = [
     "reorder",
     "responses",
     "smoothness",
+    "surface",
     "train",
 ]
 

@@ -7,5 +7,6 @@ from resprobe.probes.norm_lesions import norm_lesion
 from resprobe.probes.paths import paths
 from resprobe.probes.reordering import reorder
 from resprobe.probes.responses import responses
+from resprobe.probes.surfaces import surface
 
-__all__ = ["gradients", "lesion", "lesion_curve", "norm_lesion", "paths", "reorder", "responses", "smoothness"]
+__all__ = ["gradients", "lesion", "lesion_curve", "norm_lesion", "paths", "reorder", "responses", "smoothness", "surface"]
