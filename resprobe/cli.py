@@ -14,6 +14,7 @@ from resprobe.commands.norm_lesions import norm_lesion
 from resprobe.commands.paths import paths
 from resprobe.commands.plotting import plot
 from resprobe.commands.smoothness import smoothness
+from resprobe.commands.surfaces import surface
 from resprobe.commands.training import train
 from resprobe.errors import ResprobeError
 from resprobe.options import with_common_options
@@ -36,6 +37,7 @@ _ANALYSES: dict[str, Callable[..., None]] = {
     "gradients": gradients,
     "responses": responses,
     "smoothness": smoothness,
+    "surface": surface,
     "norm-lesion": norm_lesion,
     "inspect": inspect,
 }

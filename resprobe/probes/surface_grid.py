@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +30,7 @@ class Grid:
         radius: The largest distance from the trained weights.
         directions: `random` or `hessian`.
         draws: Random lines or planes; None for eigenvectors.
-        seed: Of the random directions; None for eigenvectors.
+        seed: Of the random directions, or of the search for eigenvectors.
     """
 
     dims: int
@@ -39,7 +38,7 @@ class Grid:
     radius: float
     directions: str
     draws: int | None
-    seed: int | None
+    seed: int
 
     @property
     def num_lines(self) -> int:
@@ -68,13 +67,6 @@ class Grid:
         for key, row in groupby(left, key=lambda point: point[:-1]):
             yield key[0], list(row)
 
-    def options(self) -> dict[str, Any]:
-        """Give the options that decide the points."""
-        return {
-            **{"dims": self.dims, "points": self.points, "radius": self.radius},
-            **{"directions": self.directions, "draws": self.draws, "seed": self.seed},
-        }
-
 
 def check_grid(dims: int, points: int, radius: float, directions: str, draws: int | None, seed: int) -> Grid:
     """Complete and check the options that decide the points.
@@ -85,7 +77,7 @@ def check_grid(dims: int, points: int, radius: float, directions: str, draws: in
         radius: The largest distance.
         directions: Their kind.
         draws: Random lines or planes; None for the default.
-        seed: Seed of the random directions.
+        seed: Seed of the directions.
 
     Returns:
         The grid.
@@ -101,12 +93,12 @@ def check_grid(dims: int, points: int, radius: float, directions: str, draws: in
         raise ResprobeError(f"radius: expected a number above 0, got {radius}; leave it out for 1")
     if directions not in DIRECTIONS:
         raise ResprobeError(f"directions: expected {', '.join(DIRECTIONS)}, got {directions!r}; choose one of them")
+    check_seed(seed)
     if directions == "hessian":
         if draws is not None:
             raise ResprobeError(f"draws: expected none along eigenvectors, got {draws}; leave it out")
-        return Grid(dims, int(points), float(radius), directions, None, None)
+        return Grid(dims, int(points), float(radius), directions, None, int(seed))
     draws = DEFAULT_DRAWS[dims] if draws is None else draws
     if not isinstance(draws, Integral) or draws < 1:
         raise ResprobeError(f"draws: expected 1 or more, got {draws}; leave it out for {DEFAULT_DRAWS[dims]}")
-    check_seed(seed)
     return Grid(dims, int(points), float(radius), directions, int(draws), int(seed))

@@ -54,8 +54,6 @@ def choose_sides(
     if grid.directions == "hessian":
         raise NotImplementedError
     else:
-        seed = grid.seed
-        assert seed is not None
         if not any(weight.ndim > 1 for weight in theta.values()):
             raise ResprobeError(
                 f"model {type(network).__name__}: expected weights of two or more dimensions, got none; "
@@ -63,7 +61,7 @@ def choose_sides(
             )
 
         def of(line: int) -> Sequence[Direction]:
-            return [random_direction(theta_now, seed=seed, draw=line, axis=axis) for axis in range(grid.dims)]
+            return [random_direction(theta_now, seed=grid.seed, draw=line, axis=axis) for axis in range(grid.dims)]
 
         theta_now = {name: weight.detach().clone() for name, weight in theta.items()}
     return Sides(of, eigenvalues, _hash(network, of(0)))

@@ -70,7 +70,7 @@ def surface(
         radius: How far to go, in the unit of x.
         directions: `random` or `hessian`.
         draws: Random lines or planes. Default: 5 lines, one plane. The first ones don't depend on their number.
-        seed: Seed of the random directions.
+        seed: Seed of the random directions, and of the search for eigenvectors.
         bn_mode: What batch normalisation does: `running` (stored statistics), `batch` (those of the batch), `folded`
             (that of `running`, absorbed by the weights, which are other parameters) or `none`, for a model without.
             Default: `running`, or `none`.
@@ -114,8 +114,8 @@ def surface(
         sides = choose_sides(network, data, grid, mode=mode, dtype=dtype, loss=loss)
         moving = MovingNetwork(network, mode, dtype, loss)
         options = {
-            **grid.options(),
-            "bn_mode": bn_mode,
+            **{"dims": dims, "points": points, "radius": float(radius)},
+            **{"directions": directions, "draws": draws, "seed": seed, "bn_mode": bn_mode},
             "batch_size": data.batch_size,
             "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
             "precision": precision,
