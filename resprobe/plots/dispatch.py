@@ -14,6 +14,7 @@ from resprobe.plots.paths import paths
 from resprobe.plots.reorderings import reorder
 from resprobe.plots.responses import responses
 from resprobe.plots.smoothness import smoothness
+from resprobe.plots.surfaces import surface
 from resprobe.plots.trainings import training
 
 FIGURES: dict[str, Callable[..., Figure]] = {
@@ -25,6 +26,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "responses": responses,
     "smoothness": smoothness,
     "norm-lesion": norm_lesion,
+    "surface": surface,
     "training": training,
 }
 

@@ -9,4 +9,14 @@ from resprobe.probes.reordering import reorder
 from resprobe.probes.responses import responses
 from resprobe.probes.surfaces import surface
 
-__all__ = ["gradients", "lesion", "lesion_curve", "norm_lesion", "paths", "reorder", "responses", "smoothness", "surface"]
+__all__ = [
+    "gradients",
+    "lesion",
+    "lesion_curve",
+    "norm_lesion",
+    "paths",
+    "reorder",
+    "responses",
+    "smoothness",
+    "surface",
+]

@@ -19,7 +19,7 @@ from resprobe.results import fingerprint
 REFERENCES = "Li, Xu, Taylor, Studer, Goldstein 2018, arXiv 1712.09913"
 UNITS = {
     "random": "share of each filter's norm",
-    "hessian": "distance of the weights",
+    "hessian": "norm of the change of all weights",
 }
 
 
