@@ -26,6 +26,9 @@ def told(out: Path, resuming: dict[str, Any], tell: Tell) -> Iterator[dict[str, 
 
     Yields:
         What to give to the analysis.
+
+    Raises:
+        KeyboardInterrupt: As it came.
     """
     if not resuming:
         yield {}
@@ -49,15 +52,20 @@ def told(out: Path, resuming: dict[str, Any], tell: Tell) -> Iterator[dict[str, 
 
 def with_estimate(update: Callable[..., None], tell: Tell) -> Callable[..., None]:
     """Say once, a few seconds after the start, how long the whole will take."""
-    start, said = time.monotonic(), False
+    start: tuple[float, int] | None = None
+    said = False
 
     def told_update(done: int, total: int | None) -> None:
-        nonlocal said
+        nonlocal start, said
         update(done, total)
-        seconds = time.monotonic() - start
-        if not said and total and done and seconds > _SECONDS_BEFORE_ESTIMATE:
+        if said or total is None:
+            return
+        if start is None:
+            start = time.monotonic(), done
+        seconds = time.monotonic() - start[0]
+        if seconds > _SECONDS_BEFORE_ESTIMATE:
             said = True
-            whole = seconds * total / done
+            whole = seconds * (total - start[1]) / (done - start[1])
             if whole > _SECONDS_NOT_WORTH_A_WORD:
                 length = f"{whole / 60:.0f} min" if whole > 90 else f"{whole:.0f} s"
                 tell(f"this takes about {length}; Ctrl-C keeps what is done, and the same command goes on with it")

@@ -78,8 +78,8 @@ def contours(results: Sequence[xr.Dataset], names: Sequence[str], unit: str) -> 
         if len(planes) > 1:
             axes.set_title(plane.name, fontsize=10)
     for axes in grid.flat:
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
         place = axes.get_subplotspec()
         if place.is_last_row():
             axes.set_xlabel(f"first direction: {unit}", fontsize=9)
@@ -112,19 +112,20 @@ def _contour(axes: Axes, values: xr.DataArray, scale: _Scale | None) -> bool:
     """Draw one plane, and tell whether something is missing in it."""
     axes.set_facecolor(MISSING_COLOUR)
     axes.grid(visible=False)
-    axes.set_aspect("equal")
+    # the ranges are equal; set_aspect would leave the labels no room
+    axes.set_box_aspect(1)
     x, y = values["direction_x"].values, values["direction_y"].values
     height = np.ma.masked_invalid(values.transpose("direction_y", "direction_x").values)
     axes.set_xlim(x[0], x[-1])
     axes.set_ylim(y[0], y[-1])
     if scale is not None and height.count():
         # rounding of the levels must not lose the lowest and the highest point
-        height = height.clip(scale.levels[0], scale.levels[-1])
+        height = np.ma.masked_invalid(np.clip(height.data, scale.levels[0], scale.levels[-1]))
         axes.contourf(x, y, height, levels=scale.levels, norm=scale.norm, cmap=COLOUR_MAP)
         axes.contour(x, y, height, levels=scale.levels[1:-1], colors="white", linewidths=0.5, alpha=0.7)
     axes.plot(0, 0, "+", color="white", markersize=11, markeredgewidth=3.5)
     axes.plot(0, 0, "+", color="black", markersize=9, markeredgewidth=1.4)
-    return bool(np.ma.count_masked(height))
+    return int(height.count()) < height.size
 
 
 def _colour_bar(figure: Figure, row: Sequence[Axes], scale: _Scale, quantity: str) -> None:

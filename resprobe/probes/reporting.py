@@ -10,7 +10,7 @@ import xarray as xr
 
 from resprobe.errors import ResprobeError
 from resprobe.probes.batches import CheckedBatches
-from resprobe.probes.repeated import RepeatedBatches
+from resprobe.probes.repeated_batches import RepeatedBatches
 from resprobe.probes.scoring import Scores
 from resprobe.results import label, make_attrs
 from resprobe.segments import Unit

@@ -10,7 +10,7 @@ import xarray as xr
 
 from resprobe.errors import ResprobeError
 from resprobe.probes.moving import NOT_COUNTED, Total
-from resprobe.probes.repeated import RepeatedBatches
+from resprobe.probes.repeated_batches import RepeatedBatches
 from resprobe.probes.reporting import report
 from resprobe.probes.surface_grid import NUM_EIGENVECTORS, Grid, Index
 from resprobe.probes.surface_sides import Sides
@@ -121,7 +121,7 @@ def make_result(
         "num_images": np.int64(finished.num_images),
         "baseline_loss": np.float64(baseline.loss_sum / finished.num_images),
         "baseline_num_correct": np.int64(baseline.num_correct),
-        "baseline_error": _error(np.int64(baseline.num_correct), finished.num_images),
+        "baseline_error": _error(np.array(baseline.num_correct), finished.num_images),
     }
     coords: dict[str, Any] = {name: grid.distances for name in along}
     if sides.eigenvalues is not None:

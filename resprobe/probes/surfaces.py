@@ -14,13 +14,14 @@ from resprobe.errors import ResprobeError
 from resprobe.probes.batches import Batch
 from resprobe.probes.loss_lines import Loss
 from resprobe.probes.moving import MovingNetwork, Place
-from resprobe.probes.repeated import RepeatedBatches
+from resprobe.probes.repeated_batches import RepeatedBatches
 from resprobe.probes.scoring import Progress
 from resprobe.probes.surface_grid import Grid, check_grid
 from resprobe.probes.surface_report import Finished, check_same, make_result
 from resprobe.probes.surface_sides import Sides, choose_sides
 
 SECONDS_BETWEEN_KEEPS = 5.0
+LARGEST_HELD_BYTES = 2**28
 
 Keep = Callable[[xr.Dataset], object]
 """Takes what is measured so far."""
@@ -63,8 +64,8 @@ def surface(
 
     Args:
         model: Maps images `(B, C, H, W)` to logits `(B, classes)`; it is not touched.
-        batches: Normalised images and class indices `(B,)`, such as an `ImageData`. They are read once for each row of
-            points, or kept in memory where they are at most 256 MiB.
+        batches: Normalised images and class indices `(B,)`, such as an `ImageData`; the same each time they are read,
+            which is once for each row of points, or once in all where they are at most 256 MiB.
         dims: 1 for lines, 2 for a plane.
         points: Points along each direction; with an odd number the trained weights are one of them.
         radius: How far to go, in the unit of x.
@@ -77,7 +78,8 @@ def surface(
         loss: Gives the mean loss of a batch, one number, from `(outputs, labels)`. Default: cross-entropy in nats.
         precision: `float32` or `float64`.
         provenance: As in `resprobe.lesion`.
-        progress: Called with images times points done, and the total; of what is left to do where it goes on.
+        progress: Called with images times points done, and the total of what is left to do; before, while eigenvectors
+            are sought, with images times products and None.
         resume: A result of the same question that was interrupted: only what is missing in it is measured.
         keep: Called every few seconds with what is measured so far, and when the measurement is interrupted or fails;
             it may save it, such as `lambda part: resprobe.results.save(part, FILE, overwrite=True)`.
@@ -108,15 +110,16 @@ def surface(
     grid = check_grid(dims, points, radius, directions, draws, seed)
     dtype = exact_dtype(precision)
     mode = _choose_mode(model, bn_mode)
-    with torch.inference_mode(False), exact_float32():
-        data = RepeatedBatches(batches, device_of(model))
-        network = in_mode(model, mode, dtype, data.example.clone())
-        sides = choose_sides(network, data, grid, mode=mode, dtype=dtype, loss=loss)
+    with torch.inference_mode(False), torch.enable_grad(), exact_float32():
+        data = RepeatedBatches(batches, device_of(model), dtype)
+        network = in_mode(model, mode, dtype, data.example)
+        count = _Count(progress)
+        sides = choose_sides(network, data, grid, loss=loss, advance=count.advance)
         moving = MovingNetwork(network, mode, dtype, loss)
         options = {
             **{"dims": dims, "points": points, "radius": float(radius)},
             **{"directions": directions, "draws": draws, "seed": seed, "bn_mode": bn_mode},
-            "batch_size": data.batch_size,
+            "batch_size": data.sizes[0],
             "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
             "precision": precision,
         }
@@ -128,7 +131,8 @@ def surface(
         if resume is not None:
             check_same(resume, result())
             finished.take(resume)
-        _measure(moving, data, grid, sides, finished, progress, None if keep is None else lambda: keep(result()))
+        count.expect(int((~finished.done).sum()) * data.num_images)
+        _measure(moving, data, grid, sides, finished, count, None if keep is None else lambda: keep(result()))
         return result()
 
 
@@ -138,27 +142,20 @@ def _measure(
     grid: Grid,
     sides: Sides,
     finished: Finished,
-    progress: Progress | None,
+    count: "_Count",
     keep: Callable[[], object] | None,
 ) -> None:
     """Measure every point that is not done, row by row; hand on what is done from time to time, and if it stops."""
-    total = int((~finished.done).sum()) * data.num_images
-    passed = 0
-
-    def advance(number: int) -> None:
-        nonlocal passed
-        passed += number
-        if progress is not None:
-            progress(passed, total)
-
+    # images that are at hand can be passed point by point; one pass through others serves a whole row
+    is_small = data.num_images * data.example[0].numel() * data.dtype.itemsize <= LARGEST_HELD_BYTES
+    images: Iterable[Batch] = list(data) if is_small else data
     kept_at, num_kept = time.monotonic(), int(finished.done.sum())
     try:
         for line, row in grid.rows(finished.done):
             directions = sides.of(line)
-            # one pass through images that have to be read serves a whole row
-            for chunk in [[point] for point in row] if data.kept else [row]:
+            for chunk in [[point] for point in row] if is_small else [row]:
                 places = [Place(directions, grid.at(point)) for point in chunk]
-                for point, measured in zip(chunk, moving.measure(places, data, advance), strict=True):
+                for point, measured in zip(chunk, moving.measure(places, images, count.advance), strict=True):
                     finished.enter(point, measured)
                 if keep is not None and time.monotonic() - kept_at > SECONDS_BETWEEN_KEEPS:
                     keep()
@@ -168,6 +165,29 @@ def _measure(
         if keep is not None and int(finished.done.sum()) > num_kept:
             keep()
         raise
+
+
+class _Count:
+    """Counts the images that have passed, for the caller's progress.
+
+    Args:
+        progress: As in `surface`.
+    """
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._passed = 0
+        self._total: int | None = None
+
+    def expect(self, number: int) -> None:
+        """Say how many more images will pass."""
+        self._total = self._passed + number
+
+    def advance(self, number: int) -> None:
+        """Count some images."""
+        self._passed += number
+        if self._progress is not None:
+            self._progress(self._passed, self._total)
 
 
 def _choose_mode(model: nn.Module, bn_mode: str | None) -> str:

@@ -19,6 +19,12 @@ def surface(dataset: xr.Dataset) -> tuple[Table, str]:
 
     A row is of all points that are so far away: on both sides of each line, or in each plane around, up to half the gap
     between points.
+
+    Args:
+        dataset: A result of `surface`.
+
+    Returns:
+        The table and the lines below it.
     """
     table = empty_table([], ["distance", "points", "loss", "lowest to highest", "error", "lowest to highest"])
     distance = _distance(dataset)
