@@ -22,6 +22,8 @@ ANALYSES = {
     "gradients of named units": (resprobe.gradients, {"units": ["layer1.1", "layer2.1"], "shortcut": "identity"}),
     "responses": (resprobe.responses, {}),
     "smoothness": (resprobe.smoothness, {"steps": [0.1]}),
+    "surface": (resprobe.surface, {"points": 2, "draws": 2}),
+    "surface by the batch": (resprobe.surface, {"points": 2, "dims": 2, "bn_mode": "batch"}),
     "norm_lesion": (resprobe.norm_lesion, {}),
     "norm_lesion by the batch": (resprobe.norm_lesion, {"replacement": "batch"}),
     "norm_lesion recomputed": (resprobe.norm_lesion, {"replacement": "recomputed"}),

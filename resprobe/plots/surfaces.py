@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from resprobe.errors import ResprobeError
 from resprobe.plots.captions import names, require, title
@@ -70,6 +71,7 @@ def _profiles(results: Sequence[xr.Dataset], axis_label: str) -> Figure:
     error_axis(error_axes, label="error")
     for axes in (loss_axes, error_axes):
         axes.set_xlabel(axis_label)
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         axes.axvline(0, color=STYLE_COLOUR, linewidth=0.8, linestyle=":", zorder=1)
     legend_below(figure, loss_axes)
     return figure
