@@ -566,7 +566,7 @@ class TestProcess:
         assert err == "resprobe: error: interrupted; what was not finished was not written\n"
         assert not (folder / "results").exists()
 
-    def test_ctrl_c_during_a_surface(self, folder):
+    def test_ctrl_c_during_a_surface(self, resprobe, folder):
         start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
         script = f"{start}; from resprobe.cli import main; main()"
         arguments = ["surface", "--ckpt", "resnet8.pt", "--num-images", "20", "--dims", "2", "--points", "15"]
@@ -592,6 +592,6 @@ class TestProcess:
         done = int(part.done.sum())
         assert 0 < done < 225
         for out in ([], ["--out", "whole.nc"]):
-            subprocess.run([sys.executable, "-c", script, *arguments, *out, "--quiet"], check=True, capture_output=True)
+            assert resprobe(*arguments, *out)[0] == 0
         assert results.open("results/surface-resnet8.nc").equals(results.open("whole.nc"))
         assert sorted(path.name for path in (folder / "results").iterdir()) == ["surface-resnet8.nc"]

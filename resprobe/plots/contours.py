@@ -69,7 +69,8 @@ def contours(results: Sequence[xr.Dataset], names: Sequence[str], unit: str) -> 
         grid = figure.subplots(2, len(planes), sharex=True, sharey=True, squeeze=False)
     incomplete = False
     for row, quantity in zip(grid, ("loss", "error"), strict=True):
-        scale = _scale(np.concatenate([plane.values[quantity].values.ravel() for plane in planes]))
+        heights = np.concatenate([plane.values[quantity].values.ravel() for plane in planes])
+        scale = _scale(heights, logarithmic=quantity == "loss" and far_apart(heights))
         for axes, plane in zip(row, planes, strict=True):
             incomplete |= _contour(axes, plane.values[quantity], scale)
         if scale is not None:
@@ -95,13 +96,13 @@ def _planes(result: xr.Dataset, name: str) -> list[_Plane]:
     return [_Plane(f"{name}, plane {int(draw) + 1}", result.sel(draw=draw)) for draw in result["draw"].values]
 
 
-def _scale(values: Values) -> _Scale | None:
+def _scale(values: Values, *, logarithmic: bool) -> _Scale | None:
     """Choose levels that all planes share; None where nothing is finite."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return None
     low, high = float(finite.min()), float(finite.max())
-    if far_apart(values):
+    if logarithmic:
         return _Scale(LogNorm(low, high), np.geomspace(low, high, NUM_LEVELS + 1))
     # a plane without any height has a level too
     high = high if high > low else low + max(abs(low), 1.0) * 1e-3

@@ -59,7 +59,7 @@ class MovingNetwork:
     """
 
     def __init__(self, network: nn.Module, mode: str, dtype: torch.dtype, loss: Loss | None) -> None:
-        self.network = network
+        self.network = network.to(memory_format=torch.channels_last)
         self.theta = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
         self._parameters = dict(network.named_parameters())
         self._mode, self._dtype, self._loss = mode, dtype, loss
