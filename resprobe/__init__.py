@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         reorder,
         responses,
         smoothness,
+        surface,
     )
     from resprobe.segments import Segments, Unit, WholeModel
     from resprobe.training import Recipe, default_recipe, train
@@ -47,6 +48,7 @@ _HOME = {
     "reorder": "resprobe.probes",
     "responses": "resprobe.probes",
     "smoothness": "resprobe.probes",
+    "surface": "resprobe.probes",
     # changing what a model does
     "deleted": "resprobe.hooks",
     "FoldedNetwork": "resprobe.norm_folding",
@@ -99,6 +101,7 @@ __all__ = [
     "reorder",
     "responses",
     "smoothness",
+    "surface",
     "train",
 ]
 

@@ -16,6 +16,7 @@ from resprobe.commands.norm_lesions import norm_lesion
 from resprobe.commands.paths import paths
 from resprobe.commands.plotting import plot
 from resprobe.commands.smoothness import smoothness
+from resprobe.commands.surfaces import surface
 from resprobe.commands.training import train
 from resprobe.errors import ResprobeError
 from resprobe.options import with_common_options
@@ -39,6 +40,7 @@ _ANALYSES: dict[str, Callable[..., None]] = {
     "responses": responses,
     "smoothness": smoothness,
     "curvature": curvature,
+    "surface": surface,
     "norm-lesion": norm_lesion,
     "inspect": inspect,
 }

@@ -3,6 +3,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import matplotlib.image
 import numpy as np
@@ -182,6 +183,58 @@ class TestOtherCommands:
         assert "holds this result already" in resprobe(*arguments, *options)[2]
         assert resprobe(*arguments, *options, "--out", "here.nc")[0] == 0
         assert (folder / "here.nc").exists()
+
+    def test_surface(self, resprobe, folder):
+        arguments = ("surface", "--ckpt", "resnet8.pt", "--num-images", 20, "--points", 5)
+        code, out, err = resprobe(*arguments, "--plot")
+        assert code == 0
+        assert "Loss surface: resnet8.pt (resnet8) on digits, test images, 20 of them" in out
+        assert "5 random directions; BN mode running" in out
+        assert all(len(line) <= 80 for line in out.splitlines()[1:])
+        assert {"results/surface-resnet8.nc", "results/surface-resnet8.png"} <= set(files(folder))
+        assert dict(results.open("results/surface-resnet8.nc").sizes) == {"draw": 5, "direction_x": 5}
+        code, again, err = resprobe(*arguments)
+        assert (code, again) == (0, out)
+        assert "holds this result already" in err
+        # rounding depends on the size of the batches
+        for change in (["--range", 2], ["--dims", 2], ["--seed", 1], ["--batch-size", 10]):
+            code, _, err = resprobe(*arguments, *change)
+            assert (code, "--overwrite" in err) == (1, True)
+        assert resprobe(*arguments, "--dims", 2, "--overwrite", "--plot")[0] == 0
+        assert dict(results.open("results/surface-resnet8.nc").sizes) == {"direction_x": 5, "direction_y": 5}
+
+    def test_surface_goes_on(self, resprobe, folder, monkeypatch):
+        arguments = ("surface", "--ckpt", "resnet8.pt", "--num-images", 20, "--points", 3, "--dims", 2)
+        resprobe(*arguments, "--out", "whole.nc")
+        from resprobe.probes.moving import MovingNetwork
+
+        measure = MovingNetwork.measure
+        calls = []
+
+        def interrupted(self, *arguments):
+            calls.append(1)
+            if len(calls) == 6:
+                raise KeyboardInterrupt
+            return measure(self, *arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(MovingNetwork, "measure", interrupted)
+            code, out, err = resprobe(*arguments)
+        assert (code, out) == (130, "")
+        kept = "results/surface-resnet8.nc keeps 4 of 9 points; the same command goes on with it"
+        assert err.splitlines() == [kept, "resprobe: error: interrupted; what was not finished was not written"]
+        assert int(results.open("results/surface-resnet8.nc").done.sum()) == 4
+        assert resprobe("plot", "results/surface-resnet8.nc")[0] == 0
+        code, _, err = resprobe(*arguments, "--seed", 1)
+        assert code == 1
+        assert "expected the same result or no file" in err
+        calls.clear()
+        monkeypatch.setattr(MovingNetwork, "measure", lambda *given: calls.append(1) or measure(*given))
+        code, _, err = resprobe(*arguments)
+        assert code == 0
+        assert "results/surface-resnet8.nc holds 4 of 9 points; going on with it" in err
+        assert len(calls) == 1 + 5
+        assert results.open("results/surface-resnet8.nc").equals(results.open("whole.nc"))
 
     def test_norm_lesion(self, resprobe):
         code, out, err = resprobe("norm-lesion", "--ckpt", "resnet8.pt", "--num-images", 20, "--replacement", "batch")
@@ -371,6 +424,15 @@ BAD_INPUT = {
         "bn_modes: expected some of running, batch, folded for ResidualNetwork, got none",
     ),
     "a batch of one": (["smoothness", "--ckpt", "resnet8.pt", "--batch-size", "1"], "batch: expected 2 images or more"),
+    "surface of three dimensions": (["surface", "--ckpt", "resnet8.pt", "--dims", "3"], "dims: expected 1 or 2, got 3"),
+    "unknown directions": (
+        ["surface", "--ckpt", "resnet8.pt", "--directions", "up"],
+        "directions: expected random, hessian, got 'up'",
+    ),
+    "BN mode of a surface": (
+        ["surface", "--ckpt", "resnet8.pt", "--bn-mode", "none"],
+        "bn_mode: expected one of running, batch, folded",
+    ),
     "checkpoints for other images": (
         ["smoothness", "--ckpt", "resnet8.pt", "--ckpt", "other.pt"],
         "expected checkpoints for the same images, got normalisation digits",
@@ -513,3 +575,33 @@ class TestProcess:
         assert out == ""
         assert err == "resprobe: error: interrupted; what was not finished was not written\n"
         assert not (folder / "results").exists()
+
+    def test_ctrl_c_during_a_surface(self, resprobe, folder):
+        start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        script = f"{start}; from resprobe.cli import main; main()"
+        arguments = ["surface", "--ckpt", "resnet8.pt", "--num-images", "20", "--dims", "2", "--points", "15"]
+        # slowed down, and kept at every point, so that something is there to be interrupted
+        slow = (
+            "import time, resprobe.probes.surfaces as s; s.SECONDS_BETWEEN_KEEPS = 0; m = s.MovingNetwork.measure; "
+            "s.MovingNetwork.measure = lambda *given: time.sleep(0.05) or m(*given)"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-u", "-c", f"{slow}; {script}", *arguments], stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                deadline = time.monotonic() + 60
+                while not (folder / "results/surface-resnet8.nc").exists() and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                process.send_signal(signal.SIGINT)
+                _, err = process.communicate(timeout=60)
+            finally:
+                process.kill()
+        assert process.returncode == 130
+        assert "surface-resnet8.nc keeps" in err
+        part = results.open("results/surface-resnet8.nc")
+        done = int(part.done.sum())
+        assert 0 < done < 225
+        for out in ([], ["--out", "whole.nc"]):
+            assert resprobe(*arguments, *out)[0] == 0
+        assert results.open("results/surface-resnet8.nc").equals(results.open("whole.nc"))
+        assert sorted(path.name for path in (folder / "results").iterdir()) == ["surface-resnet8.nc"]

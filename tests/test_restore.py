@@ -26,6 +26,8 @@ ANALYSES = {
         resprobe.curvature,
         {"bn_mode": "batch", "num_eigenvalues": 1, "num_probes": 2, "num_lanczos": 2, "tol": 0.5},
     ),
+    "surface": (resprobe.surface, {"points": 2, "draws": 2}),
+    "surface by the batch": (resprobe.surface, {"points": 2, "dims": 2, "bn_mode": "batch"}),
     "norm_lesion": (resprobe.norm_lesion, {}),
     "norm_lesion by the batch": (resprobe.norm_lesion, {"replacement": "batch"}),
     "norm_lesion recomputed": (resprobe.norm_lesion, {"replacement": "recomputed"}),

@@ -160,3 +160,37 @@ def test_norm_lesion(shown, make_net, digits):
     assert lines[2].split()[:3] == ["bn1", "1", "4"]
     assert "over 7 normalisations, worst" in lines[-1]
     assert all(len(line) <= 80 for line in lines[1:-1])
+
+
+def test_surface(shown, make_net, digits):
+    net = make_net("resnet8")
+    dataset = resprobe.surface(net, digits, points=5, draws=2)
+    dataset["loss"].values[:] = [[9, 4, 1, 2, 9], [7, 2, 1, 0.5, np.inf]]
+    dataset["error"].values[:] = [[0.9, 0.4, 0.1, 0.2, 0.9], [0.7, 0.2, 0.1, 0.1, 1]]
+    dataset = dataset.assign(baseline_loss=1.0, baseline_error=0.1, num_nonfinite=1)
+    lines = shown(dataset)
+    assert lines[1].split() == "distance points loss lowest to highest error lowest to highest".split()
+    assert lines[2].split() == "0 2 1 1 to 1 10.0 % 10.0 % to 10.0 %".split()
+    assert lines[3].split() == "0.5 4 2 0.5 to 4 20.0 % 10.0 % to 40.0 %".split()
+    assert lines[4].split() == "1 4 9 7 to inf 90.0 % 70.0 % to 100.0 %".split()
+    assert lines[5:] == [
+        "medians over points; 2 random directions; BN mode running",
+        "distance: share of each filter's norm",
+        "trained weights: loss 1, error 10.0 %; lowest point 0.5 at distance 0.5",
+        "1 points have a loss that is not finite",
+    ]
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_surface_in_a_plane(shown, make_net, digits):
+    dataset = resprobe.surface(make_net("resnet8"), digits, points=5, dims=2)
+    dataset["loss"] = 1 + dataset.direction_x**2 + dataset.direction_y**2
+    dataset = dataset.assign(baseline_loss=1.0, baseline_error=np.nan)
+    lines = shown(dataset)
+    assert [line.split()[:2] for line in lines[2:5]] == [["0", "1"], ["0.5", "8"], ["1", "12"]]
+    # the corners at distance 0.71 are as near to 0.5, those at 1.12 to 1
+    assert lines[3].split()[2:6] == ["1.38", "1.25", "to", "1.5"]
+    assert "1 plane of two random directions" in lines[5]
+    assert lines[-1] == "trained weights: loss 1; no point is lower"
+    dataset["done"][3:] = False
+    assert shown(dataset)[-1] == "unfinished: 15 of 25 points; the same command goes on with them"

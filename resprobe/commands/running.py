@@ -1,6 +1,7 @@
 """What the commands have in common: run an analysis on each checkpoint, save its result, show it."""
 
 import functools
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from resprobe.commands.resuming import told, with_estimate
 from resprobe.errors import ResprobeError, ResprobeWarning
 from resprobe.options import Common
 
@@ -130,14 +132,18 @@ def run_once(
     from resprobe.progress import progress_bar
 
     run: Callable[..., xr.Dataset] = getattr(probes, function)
+    tell = functools.partial(notify, quiet=common.quiet)
+    resumable = "resume" in inspect.signature(run).parameters
     options = results.complete_options(run, {**options, "precision": common.precision})
 
-    def compute() -> "xr.Dataset":
+    def compute(**resuming: Any) -> "xr.Dataset":
         with (
             _warnings_as_notices(common.quiet),
             progress_bar(f"{analysis} of {subject.name}", "images", quiet=common.quiet) as update,
+            told(out, resuming, tell) as given,
         ):
-            return run(subject.model, data, provenance=subject.provenance, progress=update, **options)
+            progress = with_estimate(update, tell) if update is not None and resumable else update
+            return run(subject.model, data, provenance=subject.provenance, progress=progress, **options, **given)
 
     dataset, found = results.find_or_compute(
         out,
@@ -147,6 +153,7 @@ def run_once(
         model=subject.provenance,
         data=data.provenance,
         overwrite=common.overwrite,
+        resumable=resumable,
     )
     said = f"{out} holds this result already; --overwrite computes it again" if found else f"saved {out}"
     notify(said, common.quiet)

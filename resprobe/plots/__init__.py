@@ -15,6 +15,7 @@ from resprobe.plots.reorderings import reorder
 from resprobe.plots.responses import responses
 from resprobe.plots.saving import save_figure
 from resprobe.plots.smoothness import smoothness
+from resprobe.plots.surfaces import surface
 from resprobe.plots.trainings import training
 from resprobe.plots.unravelled import unravelled
 
@@ -30,6 +31,7 @@ __all__ = [
     "responses",
     "save_figure",
     "smoothness",
+    "surface",
     "training",
     "unravelled",
 ]

@@ -15,6 +15,7 @@ from resprobe.plots.paths import paths
 from resprobe.plots.reorderings import reorder
 from resprobe.plots.responses import responses
 from resprobe.plots.smoothness import smoothness
+from resprobe.plots.surfaces import surface
 from resprobe.plots.trainings import training
 
 FIGURES: dict[str, Callable[..., Figure]] = {
@@ -27,6 +28,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "smoothness": smoothness,
     "curvature": curvature,
     "norm-lesion": norm_lesion,
+    "surface": surface,
     "training": training,
 }
 

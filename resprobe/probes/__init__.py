@@ -8,6 +8,7 @@ from resprobe.probes.norm_lesions import norm_lesion
 from resprobe.probes.paths import paths
 from resprobe.probes.reordering import reorder
 from resprobe.probes.responses import responses
+from resprobe.probes.surfaces import surface
 
 __all__ = [
     "curvature",
@@ -19,4 +20,5 @@ __all__ = [
     "reorder",
     "responses",
     "smoothness",
+    "surface",
 ]

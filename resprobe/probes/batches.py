@@ -63,7 +63,7 @@ class CheckedBatches:
             images, labels = self._checked(batch)
             if not hasattr(self._given, "provenance"):
                 for tensor in (images, labels):
-                    self._hash.update(_content(tensor))
+                    self._hash.update(content_of(tensor))
             self.num_seen += len(labels)
             yield images, labels
 
@@ -102,7 +102,7 @@ class CheckedBatches:
         return images.to(self.device), labels.to(self.device, torch.int64)
 
 
-def _content(tensor: torch.Tensor) -> bytes:
+def content_of(tensor: torch.Tensor) -> bytes:
     """Give the bytes of a tensor's values; numpy has no bfloat16."""
     tensor = tensor.detach().cpu().contiguous()
     return (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy().tobytes()

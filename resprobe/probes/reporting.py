@@ -10,6 +10,7 @@ import xarray as xr
 
 from resprobe.errors import ResprobeError
 from resprobe.probes.batches import CheckedBatches
+from resprobe.probes.repeated_batches import RepeatedBatches
 from resprobe.probes.scoring import Scores
 from resprobe.results import label, make_attrs
 from resprobe.segments import Unit
@@ -24,7 +25,7 @@ def report(
     references: str,
     options: Mapping[str, Any],
     provenance: Mapping[str, Any] | None,
-    data: CheckedBatches,
+    data: CheckedBatches | RepeatedBatches,
     bn_mode: str = "running",
 ) -> xr.Dataset:
     """Make the result of an analysis: variables and coords with their labels, attributes with what they depend on.

@@ -151,7 +151,7 @@ def score_versions(
     total = batches.num_images * num_versions if batches.num_images else None
     with torch.inference_mode(), exact_float32():
         for images, labels in batches:
-            judged = _Judged(run, num_versions, _as_input(images, dtype), labels, scores.num_images, progress, total)
+            judged = _Judged(run, num_versions, as_input(images, dtype), labels, scores.num_images, progress, total)
             with kept_random_state(images.device):
                 whole = slice(0, len(labels))
                 parts = in_halves(judged.rows, len(labels), images.device) if divisible else [judged.rows(whole)]
@@ -185,7 +185,7 @@ class _Judged:
         done = 0
         for members, logits in self.run(self.images[rows]):
             check_labels(labels, logits.shape[1], first_row)
-            correct[members], image_loss[members] = _judge(logits, labels)
+            correct[members], image_loss[members] = judge(logits, labels)
             done += len(members)
             if self.progress is not None:
                 self.progress(first_row * self.num_versions + done * len(labels), self.total)
@@ -200,7 +200,16 @@ def _add(scores: Scores, correct: npt.NDArray[np.bool_], image_loss: npt.NDArray
     scores.num_images += correct.shape[1]
 
 
-def _judge(logits: torch.Tensor, labels: torch.Tensor) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+def judge(logits: torch.Tensor, labels: torch.Tensor) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+    """Tell for each image whether it is classified right, and its loss.
+
+    Args:
+        logits: `(B, classes)`.
+        labels: `(B,)`, in range.
+
+    Returns:
+        Bool `(B,)`, false where the loss is not finite, and the cross-entropy in nats `(B,)`.
+    """
     logits = logits.float() if logits.dtype is torch.bfloat16 else logits
     image_loss = F.cross_entropy(logits, labels, reduction="none")
     # a class that is masked with -inf is no failure; NaN and +inf, which argmax would take for the class, give no loss
@@ -221,6 +230,7 @@ def _laid_out(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     return module.to(dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def _as_input(images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def as_input(images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Give images the type and the memory layout in which networks run fastest."""
     layout = torch.channels_last if images.ndim == 4 else torch.contiguous_format
     return images.to(dtype=dtype, memory_format=layout)

@@ -36,17 +36,25 @@ def direction(rule: str, theta: Tensors, gradient: Tensors) -> dict[str, torch.T
     """
     if rule == "gradient":
         return {name: -value for name, value in gradient.items()}
-    return {name: _relative(theta[name], value) for name, value in gradient.items()}
+    return {name: -with_filter_norms(theta[name], value) for name, value in gradient.items()}
 
 
-def _relative(weight: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+def with_filter_norms(weight: torch.Tensor, towards: torch.Tensor) -> torch.Tensor:
+    """Rescale each filter of a direction to the norm of the same filter of the weights.
+
+    Args:
+        weight: The weights, `(filters, ...)`.
+        towards: The direction, of the same shape.
+
+    Returns:
+        The rescaled direction. A filter stays that is zero in either; so does a tensor of one dimension or none.
+    """
     if weight.ndim < 2:
         return torch.zeros_like(weight)
     dims = tuple(range(1, weight.ndim))
-    weight_norm, gradient_norm = (torch.linalg.vector_norm(t, dim=dims, keepdim=True) for t in (weight, gradient))
-    unit = torch.where(gradient_norm == 0, 0.0, gradient / gradient_norm)
-    moved: torch.Tensor = -weight_norm * unit
-    return moved
+    own, other = (torch.linalg.vector_norm(t, dim=dims, keepdim=True) for t in (weight, towards))
+    scaled: torch.Tensor = own * torch.where(other == 0, 0.0, towards / other)
+    return scaled
 
 
 def check_steps(rule: str, steps: Sequence[float] | None) -> list[float]:

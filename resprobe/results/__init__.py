@@ -8,7 +8,7 @@ results answer the same question.
 from resprobe.results.fields.common import Field, Fields
 from resprobe.results.files import find_existing, open, save
 from resprobe.results.provenance import fingerprint, make_attrs
-from resprobe.results.reuse import complete_options, find_or_compute
+from resprobe.results.reuse import complete_options, find_or_compute, is_unfinished
 from resprobe.results.schema import ATTRIBUTES, SCHEMA, SCHEMA_VERSION, check, label
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "find_existing",
     "find_or_compute",
     "complete_options",
+    "is_unfinished",
     "open",
     "save",
 ]

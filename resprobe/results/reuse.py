@@ -12,7 +12,7 @@ from resprobe.results.provenance import fingerprint, make_attrs
 from resprobe.writing import check_writable
 
 # parameters of every analysis that are no options: the numbers come from them, but not as settings
-_NO_OPTIONS = frozenset({"model", "batches", "provenance", "progress"})
+_NO_OPTIONS = frozenset({"model", "batches", "provenance", "progress", "resume", "keep"})
 
 
 def complete_options(analysis: Callable[..., xr.Dataset], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,23 +36,26 @@ def complete_options(analysis: Callable[..., xr.Dataset], options: Mapping[str, 
 def find_or_compute(
     path: Path,
     analysis: str,
-    compute: Callable[[], xr.Dataset],
+    compute: Callable[..., xr.Dataset],
     *,
     options: Mapping[str, Any],
     model: Mapping[str, Any],
     data: Mapping[str, Any],
     overwrite: bool = False,
+    resumable: bool = False,
 ) -> tuple[xr.Dataset, bool]:
     """Read the result at a path if it answers the same question, else compute it and save it there.
 
     Args:
         path: The result's file.
         analysis: Name of the analysis in the schema.
-        compute: Runs the analysis with these options.
+        compute: Runs the analysis with these options; a resumable one takes `resume`, an unfinished result or None, and
+            `keep`, to be called with what is measured so far.
         options: All options of the analysis, as from `complete_options`.
         model: Where the model came from, such as `Checkpoint.provenance`.
         data: Where the data came from, such as `ImageData.provenance`.
         overwrite: Compute in any case and replace what is there.
+        resumable: An unfinished result at the path is gone on with, and what is measured so far is saved there.
 
     Returns:
         The result, and whether it was there already.
@@ -62,9 +65,24 @@ def find_or_compute(
     """
     wanted = make_attrs(analysis, title="", references="", options=options, model=model, data=data, device="")
     existing = find_existing(path, fingerprint(wanted), overwrite=overwrite)
-    if existing is not None:
+    if existing is not None and not is_unfinished(existing):
         return existing, True
     check_writable(path)
-    dataset = compute()
+    if resumable:
+        dataset = compute(resume=existing, keep=lambda part: save(part, path, overwrite=overwrite))
+    else:
+        dataset = compute()
     save(dataset, path, overwrite=overwrite)
     return dataset, False
+
+
+def is_unfinished(dataset: xr.Dataset) -> bool:
+    """Tell whether a result was interrupted: its mask `done` is not true everywhere.
+
+    Args:
+        dataset: A result.
+
+    Returns:
+        Whether something is missing; false for the results of analyses that are saved only when they are complete.
+    """
+    return "done" in dataset and not bool(dataset["done"].all())

@@ -13,6 +13,7 @@ from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
 from resprobe.results.fields.norm_lesions import NORM_LESION
 from resprobe.results.fields.paths import PATHS
 from resprobe.results.fields.smoothness import SMOOTHNESS
+from resprobe.results.fields.surfaces import SURFACE
 from resprobe.results.fields.trainings import TRAINING
 
 SCHEMA_VERSION = "1"
@@ -33,6 +34,7 @@ SCHEMA: dict[str, Fields] = {
     "smoothness": SMOOTHNESS,
     "curvature": CURVATURE,
     "norm-lesion": NORM_LESION,
+    "surface": SURFACE,
     "training": TRAINING,
 }
 
@@ -123,9 +125,10 @@ def _field_problems(dataset: xr.Dataset, fields: dict[str, Field], *, among: set
                 yield f"no {what} {name}"
             continue
         array = dataset[name]
-        expected = (*several, *field.dims)
-        if array.dims != expected:
-            yield f"{what} {name} with dims ({', '.join(map(str, array.dims))}) not ({', '.join(expected)})"
+        expected = [(*several, *dims) for dims in (field.dims, *field.also)]
+        if array.dims not in expected:
+            wanted = " or ".join(f"({', '.join(dims)})" for dims in expected)
+            yield f"{what} {name} with dims ({', '.join(map(str, array.dims))}) not {wanted}"
         if array.dtype.kind not in KINDS[field.kind]:
             yield f"{what} {name} of dtype {array.dtype} not {field.kind}"
 

@@ -12,6 +12,7 @@ from resprobe.tables.lesions import lesion, lesion_curve, reorder
 from resprobe.tables.norm_lesions import norm_lesion
 from resprobe.tables.paths import paths
 from resprobe.tables.smoothness import smoothness
+from resprobe.tables.surfaces import surface
 from resprobe.tables.trainings import training
 
 _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table | Sequence[Table], str]]] = {
@@ -24,6 +25,7 @@ _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table | Sequence[Table], str]]] 
     "smoothness": smoothness,
     "curvature": curvature,
     "norm-lesion": norm_lesion,
+    "surface": surface,
     "training": training,
 }
 

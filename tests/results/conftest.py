@@ -41,6 +41,7 @@ def synthetic_result(
         "paths": lambda: _paths(num_units),
         "smoothness": lambda: _smoothness(rng),
         "curvature": lambda: _curvature(),
+        "surface": lambda: _surface(rng),
         "norm-lesion": lambda: _norm_lesion(rng, num_units),
         "training": lambda: _training(rng, residual),
         "gradients": lambda: _gradients(rng, num_units, residual),
@@ -71,6 +72,7 @@ def synthetic_result(
         "curvature": {"bn_mode": "running"},
         "smoothness": {"step_rule": "gradient"},
         "norm-lesion": {"replacement": "affine"},
+        "surface": {"directions": "random", "direction_unit": "share of each filter's norm", "bn_mode": "running"},
     }.get(analysis, {})
     return dataset
 
@@ -299,6 +301,25 @@ def _smoothness(rng: np.random.Generator) -> xr.Dataset:
         {name: (("bn_mode", "batch", "step"), values) for name, values in along.items()}
         | {name: (("bn_mode", "batch"), values) for name, values in whole.items()},
         {"bn_mode": modes, "batch": np.arange(5), "batch_images": ("batch", [100] * 5), "step": step},
+    )
+
+
+def _surface(rng: np.random.Generator) -> xr.Dataset:
+    x = np.linspace(-1, 1, 21)
+    shape = (5, x.size)
+    loss = 0.05 * np.exp(6 * abs(x) * rng.uniform(0.7, 1.3, (5, 1)))
+    num_correct = NUM_IMAGES - np.round(np.clip(loss / 20, 0.064, 0.9) * NUM_IMAGES).astype(int)
+    on_grid = {
+        "loss": loss,
+        "error": 1 - num_correct / NUM_IMAGES,
+        "num_correct": num_correct,
+        "done": np.ones(shape, bool),
+    }
+    return xr.Dataset(
+        {name: (("draw", "direction_x"), values) for name, values in on_grid.items()}
+        | {"num_nonfinite": 0}
+        | _baseline(),
+        {"draw": np.arange(5), "direction_x": x},
     )
 
 

@@ -452,6 +452,113 @@ class TestResponses:
         assert [len(axes.lines[0].get_xdata()) for axes in figure.axes] == [19, 19]
 
 
+def plane(result: xr.Dataset) -> xr.Dataset:
+    """The same surface in a plane: the first line turned around."""
+    x = result["direction_x"].values[::2]
+    distance = np.hypot(*np.meshgrid(x, x, indexing="ij"))
+    loss = 0.05 * np.exp(4 * distance)
+    variables = {
+        "loss": loss,
+        "error": np.clip(loss / 20, 0, 0.9),
+        "num_correct": np.ones(loss.shape, int),
+        "done": np.ones(loss.shape, bool),
+    }
+    turned = xr.Dataset(
+        {name: (("direction_x", "direction_y"), values) for name, values in variables.items()}
+        | {name: result[name] for name in result.data_vars if not result[name].dims},
+        {"direction_x": x, "direction_y": x},
+    )
+    return results.label(turned, "surface").assign_attrs(result.attrs)
+
+
+class TestSurface:
+    def test_lines_median_and_band(self, make_result):
+        result = make_result("surface")
+        figure = plots.surface(result)
+        for axes, quantity in zip(figure.axes, ("loss", "error"), strict=True):
+            *lines, median = [line for line in axes.lines if len(line.get_xdata()) == 21]
+            np.testing.assert_allclose([line.get_ydata() for line in lines], result[quantity])
+            np.testing.assert_allclose(median.get_ydata(), result[quantity].median("draw"))
+            band = axes.collections[0].get_paths()[0].vertices
+            assert band[:, 1].max() == pytest.approx(float(result[quantity].max()))
+            assert axes.get_xlabel() == "distance: share of each filter's norm"
+        assert legend(figure) == ["resnet20, median of 5 directions", "lowest to highest direction"]
+        assert figure.axes[0].get_yscale() == "log"
+        assert figure.axes[0].get_ylabel() == "loss [nat]"
+
+    def test_eigenvectors(self, make_result):
+        result = make_result("surface").isel(draw=slice(2)).rename(draw="rank").assign_coords(rank=[1, 2])
+        result = result.assign(eigenvalue=("rank", [31.4, 2.5])).assign_attrs(
+            directions="hessian", direction_unit="norm of the change of all weights"
+        )
+        figure = plots.surface(result)
+        assert legend(figure) == ["resnet20, eigenvalue 31.4", "resnet20, eigenvalue 2.5"]
+        assert [line.get_linestyle() for line in figure.axes[0].lines[:2]] == ["-", "--"]
+        assert figure.axes[0].get_xlabel() == "distance: norm of the change of all weights"
+
+    def test_contours(self, make_result):
+        result = plane(make_result("surface"))
+        figure = plots.surface(result)
+        loss_axes, error_axes = figure.axes[:2]
+        filled = loss_axes.collections[0]
+        assert filled.norm.vmin == pytest.approx(float(result["loss"].min()))
+        assert filled.norm.vmax == pytest.approx(float(result["loss"].max()))
+        ratios = filled.levels[1:] / filled.levels[:-1]
+        np.testing.assert_allclose(ratios, ratios[0])
+        assert filled.get_cmap().name == "viridis"
+        np.testing.assert_allclose(np.diff(error_axes.collections[0].levels), np.ptp(result["error"].values) / 16)
+        for axes in (loss_axes, error_axes):
+            assert axes.get_box_aspect() == 1
+            assert axes.get_xlim() == axes.get_ylim() == (-1, 1)
+            assert [line.get_xydata().tolist() for line in axes.lines[:2]] == [[[0, 0]]] * 2
+        assert [axes.get_ylabel() for axes in figure.axes[2:]] == ["loss [nat]", "error"]
+        assert legend(figure) == ["trained weights"]
+        assert loss_axes.get_ylabel() == "second direction: share of each filter's norm"
+
+    def test_first_direction_is_horizontal(self, make_result):
+        result = plane(make_result("surface"))
+        result["loss"] = 1 + result["direction_x"] + 0 * result["direction_y"]
+        filled = plots.surface(result).axes[0].collections[0]
+        highest = [path.vertices for path in filled.get_paths() if len(path.vertices)][-1]
+        assert highest[:, 0].min() > 0.5
+        assert (highest[:, 1].min(), highest[:, 1].max()) == (-1, 1)
+
+    def test_what_is_missing_is_said(self, make_result):
+        result = plane(make_result("surface"))
+        result["loss"][6:] = np.nan
+        result["error"][6:] = np.nan
+        result["done"][6:] = False
+        figure = plots.surface(result, result.assign_attrs(checkpoint="other.pt"))
+        assert figure.get_suptitle().endswith("\n(110 points not measured yet)")
+        assert legend(figure) == ["trained weights", "not finite or not measured"]
+        assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["resnet20", "other"]
+        result = make_result("surface")
+        result["loss"][0, 0] = np.inf
+        figure = plots.surface(result.assign(num_nonfinite=1))
+        assert figure.get_suptitle().endswith("\n(1 points not finite)")
+        assert np.isnan(figure.axes[0].lines[0].get_ydata()[0])
+
+    def test_nothing_finite_or_flat(self, make_result):
+        result = plane(make_result("surface"))
+        for value in (np.nan, 0.0, 2.0):
+            plots.surface(result.assign(loss=result["loss"] * 0 + value, error=result["error"] * 0 + value))
+        lines = make_result("surface")
+        plots.surface(lines.assign(loss=lines["loss"] * np.nan, error=lines["error"] * np.nan))
+
+    def test_nothing_overlaps_or_is_cut_off(self, make_result):
+        one = plane(make_result("surface"))
+        for several in ([one], [one.assign_attrs(checkpoint=f"a-long-checkpoint-name-{i}.pt") for i in range(3)]):
+            figure = plots.surface(*several)
+            boxes = [axes.get_tightbbox() for axes in figure.axes] + [figure.legends[0].get_window_extent()]
+            assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+            assert not any(boxes[-1].overlaps(box) for box in boxes[:-1])
+
+    def test_lines_and_planes_together(self, make_result):
+        result = make_result("surface")
+        with pytest.raises(ResprobeError, match="expected lines only or planes only, got both"):
+            plots.surface(result, plane(result))
+
+
 class TestNames:
     def test_the_same_checkpoint_is_told_apart_by_its_settings(self, make_result):
         one, other = make_result("lesion", bn_mode="running"), make_result("lesion", bn_mode="batch")

@@ -7,13 +7,17 @@ KINDS = {"int": "iu", "float": "f", "bool": "biu", "text": "UOT", "count": "iuUO
 
 
 class Field(NamedTuple):
-    """One variable or coordinate: its label, its dims, its kind of dtype (a key of `KINDS`), its units."""
+    """One variable or coordinate: its label, its dims, its kind of dtype (a key of `KINDS`), its units.
+
+    `also` lists the other dims that it may have.
+    """
 
     long_name: str
     dims: tuple[str, ...]
     kind: str
     units: str = ""
     required: bool = True
+    also: tuple[tuple[str, ...], ...] = ()
 
 
 class Fields(NamedTuple):

@@ -1,0 +1,43 @@
+"""The command that measures loss surfaces."""
+
+from typing import Annotated
+
+import typer
+
+from resprobe.commands.running import analyse
+from resprobe.options import Common
+
+
+def surface(
+    common: Common,
+    dims: Annotated[int, typer.Option(help="1 for lines through the trained weights, 2 for a plane.")] = 1,
+    points: Annotated[int, typer.Option(help="Points along each direction.")] = 51,
+    radius: Annotated[
+        float, typer.Option("--range", metavar="R", help="Distances go from -R to R, in shares of each filter's norm.")
+    ] = 1.0,
+    directions: Annotated[
+        str,
+        typer.Option(
+            help="random (each filter as long as the trained one) or hessian (the eigenvectors of the two largest "
+            "eigenvalues, of norm 1)."
+        ),
+    ] = "random",
+    draws: Annotated[int | None, typer.Option(help="Random lines or planes. Default: 5 lines, one plane.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the directions.")] = 0,
+    bn_mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="running, batch, folded, or none for a net without batch normalisation. Default: running or none.",
+        ),
+    ] = None,
+) -> None:
+    """Measure loss and error around the trained weights, along lines or in a plane.
+
+    A measurement that is interrupted, by Ctrl-C for example, keeps what it has; the same command goes on with it.
+    """
+    options = {
+        **{"dims": dims, "points": points, "radius": radius, "directions": directions},
+        **{"draws": draws, "seed": seed, "bn_mode": bn_mode},
+    }
+    analyse("surface", "surface", options, common, batches_count=True)
