@@ -13,9 +13,19 @@ if TYPE_CHECKING:
     from resprobe.errors import ResprobeError, ResprobeWarning
     from resprobe.hooks import deleted
     from resprobe.loading import Checkpoint, load
-    from resprobe.networks import Architecture, build, parse_architecture
+    from resprobe.networks import Architecture, build, deepen, parse_architecture
     from resprobe.norm_folding import FoldedNetwork, fold_norm
-    from resprobe.probes import gradients, lesion, lesion_curve, norm_lesion, paths, reorder, responses, smoothness
+    from resprobe.probes import (
+        compare_logits,
+        gradients,
+        lesion,
+        lesion_curve,
+        norm_lesion,
+        paths,
+        reorder,
+        responses,
+        smoothness,
+    )
     from resprobe.segments import Segments, Unit, WholeModel
     from resprobe.training import Recipe, default_recipe, train
 
@@ -27,6 +37,7 @@ _HOME = {
     "load": "resprobe.loading",
     "open_data": "resprobe.data",
     # analyses
+    "compare_logits": "resprobe.probes",
     "gradients": "resprobe.probes",
     "lesion": "resprobe.probes",
     "lesion_curve": "resprobe.probes",
@@ -43,6 +54,7 @@ _HOME = {
     "Architecture": "resprobe.networks",
     "Recipe": "resprobe.training",
     "build": "resprobe.networks",
+    "deepen": "resprobe.networks",
     "default_recipe": "resprobe.training",
     "parse_architecture": "resprobe.networks",
     "train": "resprobe.training",
@@ -72,6 +84,8 @@ __all__ = [
     "Unit",
     "WholeModel",
     "build",
+    "compare_logits",
+    "deepen",
     "default_recipe",
     "deleted",
     "fold_norm",

@@ -6,6 +6,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from resprobe.errors import ResprobeError
+from resprobe.plots.comparisons import comparison, race
 from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
@@ -17,10 +18,12 @@ from resprobe.plots.smoothness import smoothness
 from resprobe.plots.trainings import training
 
 FIGURES: dict[str, Callable[..., Figure]] = {
+    "comparison": comparison,
     "gradients": gradients,
     "lesion": lesion,
     "lesion-curve": lesion_curve,
     "reorder": reorder,
+    "race": race,
     "paths": paths,
     "responses": responses,
     "smoothness": smoothness,

@@ -2,10 +2,21 @@
 
 from resprobe.probes.gradients import gradients
 from resprobe.probes.lesions import lesion, lesion_curve
+from resprobe.probes.logit_comparison import compare_logits
 from resprobe.probes.loss_smoothness import smoothness
 from resprobe.probes.norm_lesions import norm_lesion
 from resprobe.probes.paths import paths
 from resprobe.probes.reordering import reorder
 from resprobe.probes.responses import responses
 
-__all__ = ["gradients", "lesion", "lesion_curve", "norm_lesion", "paths", "reorder", "responses", "smoothness"]
+__all__ = [
+    "compare_logits",
+    "gradients",
+    "lesion",
+    "lesion_curve",
+    "norm_lesion",
+    "paths",
+    "reorder",
+    "responses",
+    "smoothness",
+]

@@ -7,6 +7,7 @@ import xarray as xr
 
 from resprobe.errors import ResprobeError
 from resprobe.results.fields.common import KINDS, Field, Fields
+from resprobe.results.fields.comparisons import COMPARISON, RACE
 from resprobe.results.fields.gradients import GRADIENTS, RESPONSES
 from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
 from resprobe.results.fields.norm_lesions import NORM_LESION
@@ -32,6 +33,8 @@ SCHEMA: dict[str, Fields] = {
     "smoothness": SMOOTHNESS,
     "norm-lesion": NORM_LESION,
     "training": TRAINING,
+    "comparison": COMPARISON,
+    "race": RACE,
 }
 
 

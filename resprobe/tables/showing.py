@@ -6,6 +6,7 @@ import xarray as xr
 from rich.console import Console
 from rich.table import Table
 
+from resprobe.tables.comparisons import comparison, race
 from resprobe.tables.gradients import gradients, responses
 from resprobe.tables.lesions import lesion, lesion_curve, reorder
 from resprobe.tables.norm_lesions import norm_lesion
@@ -14,10 +15,12 @@ from resprobe.tables.smoothness import smoothness
 from resprobe.tables.trainings import training
 
 _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table | Sequence[Table], str]]] = {
+    "comparison": comparison,
     "gradients": gradients,
     "lesion": lesion,
     "lesion-curve": lesion_curve,
     "reorder": reorder,
+    "race": race,
     "paths": paths,
     "responses": responses,
     "smoothness": smoothness,
