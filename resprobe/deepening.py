@@ -155,8 +155,8 @@ def _check_same(comparison: xr.Dataset, checkpoint: Checkpoint) -> None:
     # not >, which a NaN would pass
     if not change <= LARGEST_CHANGE * largest:
         raise ResprobeError(
-            f"{checkpoint.path}: expected the same logits after deepening, got a difference of {change:.3g} on logits up "
-            f"to {largest:.3g}; nothing was written, look for weights or activations that are not finite"
+            f"{checkpoint.path}: expected the same logits after deepening, got a difference of {change:.3g} on logits "
+            f"up to {largest:.3g}; nothing was written, look for weights or activations that are not finite"
         )
 
 

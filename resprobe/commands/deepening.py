@@ -33,9 +33,7 @@ def deepen(
     data_dir: Annotated[Path, typer.Option(help="Where downloaded datasets are kept.")] = Path("data"),
     download: Annotated[bool, typer.Option("--download", help="Fetch a dataset that is missing.")] = False,
     split: Annotated[str | None, typer.Option(help="train or test. Default: train of a named dataset.")] = None,
-    num_images: Annotated[
-        int | None, typer.Option(help="Use the first so many images. Default: up to 2000.")
-    ] = None,
+    num_images: Annotated[int | None, typer.Option(help="Use the first so many images. Default: up to 2000.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Resize and crop the images of folder:DIR.")] = None,
     normalise: Annotated[
         str | None, typer.Option(metavar="NAME", help="A name, or MEAN,../STD,... Default: what the checkpoint says.")
@@ -56,8 +54,8 @@ def deepen(
     """Build a deeper network with the same function, and verify it.
 
     New units come last in each stage. In a plain net they are identity convolutions and normalisations, in a residual
-    net branches that end in zero. The logits of both networks are compared on images, with stored statistics, with those
-    of the batch, and folded; nothing is written unless they are the same with the stored ones. `resprobe train
+    net branches that end in zero. The logits of both networks are compared on images, with stored statistics, with
+    those of the batch, and folded; nothing is written unless they are the same with the stored ones. `resprobe train
     --init-from FILE` trains the deeper network on.
     """
     from resprobe import results
@@ -66,8 +64,7 @@ def deepen(
     from resprobe.progress import progress_bar
     from resprobe.writing import check_writable, whole_file
 
-    if normalise is not None and normalise.startswith("npz:"):
-        raise ResprobeError(f"normalise: expected constants per channel, got {normalise}; give MEAN/STD")
+    _check_normalisation(normalise)
     common = Common(
         ckpt=[ckpt],
         data=data,
@@ -90,11 +87,8 @@ def deepen(
         deepened = deepen_checkpoint(checkpoint, images, num_units, statistics=statistics, seed=seed, progress=update)
     comparison_path = out.with_name(f"{out.stem}-comparison.nc")
     found = out.is_file() and out.read_bytes() == deepened.content
-    if out.exists() and not (found or overwrite):
-        raise ResprobeError(
-            f"{out}: expected the same network or no file, got another file; choose another --out, or replace it with "
-            "--overwrite"
-        )
+    if not (found or overwrite):
+        _check_free(out)
     results.save(deepened.comparison, comparison_path, overwrite=overwrite)
     if not found:
         with whole_file(out) as temporary:
@@ -102,3 +96,16 @@ def deepen(
     show(deepened.comparison)
     said = f"{out} holds this network already" if found else f"saved {out}"
     notify(f"{said}, {deepened.architecture.name}; its comparison is {comparison_path.name}", quiet)
+
+
+def _check_normalisation(normalise: str | None) -> None:
+    if normalise is not None and normalise.startswith("npz:"):
+        raise ResprobeError(f"normalise: expected constants per channel, got {normalise}; give MEAN/STD")
+
+
+def _check_free(out: Path) -> None:
+    if out.exists():
+        raise ResprobeError(
+            f"{out}: expected the same network or no file, got another file; choose another --out, or replace it with "
+            "--overwrite"
+        )

@@ -51,8 +51,8 @@ def deepen(
         seed: Seed of the weights that the new residual units begin with.
 
     Returns:
-        The deeper network in evaluation mode, on the CPU, with parameters of its own. `resprobe.compare_logits` measures
-        how far its logits are from those of the network: on a CPU they are the same to the bit.
+        The deeper network in evaluation mode, on the CPU, with parameters of its own. `resprobe.compare_logits`
+        measures how far its logits are from those of the network: on a CPU they are the same to the bit.
 
     Raises:
         ResprobeError: If it is another kind of network, the units can't be spread evenly over the stages, or there are
@@ -138,7 +138,9 @@ def units_to_reach(architecture: Architecture, name: str) -> int:
         family = architecture.name.removesuffix(str(architecture.depth))
         raise ResprobeError(f"to: expected a deeper {family}N for {architecture.name}, got {name}; choose one")
     if deeper.depth <= architecture.depth:
-        raise ResprobeError(f"to: expected more than the {architecture.depth} layers of {architecture.name}, got {name}")
+        raise ResprobeError(
+            f"to: expected more than the {architecture.depth} layers of {architecture.name}, got {name}"
+        )
     return (deeper.depth - architecture.depth) // 2
 
 
@@ -158,10 +160,10 @@ def _make_identity(deep: ResidualNetwork, stage: int, blocks: list[Block], momen
     """Let new plain blocks at the end of a stage pass their input on."""
     norms = [norm for block in blocks for norm in (block.bn1, block.bn2)]
     if deep.architecture.preactivation:
-        behind = _stage(deep, stage + 1)[0].bn1 if stage + 1 < NUM_STAGES else deep.bn
-        norms = [*norms, behind]
-        norms[0].load_state_dict(behind.state_dict())
-        norms = norms[1:]
+        behind = _norm_behind(deep, stage)
+        first, *rest = norms
+        first.load_state_dict(behind.state_dict())
+        norms = [*rest, behind]
     for norm in norms:
         if isinstance(norm, nn.BatchNorm2d):
             make_identity_norm(norm, *(moments or ()))
@@ -191,13 +193,18 @@ def _at_the_ends(network: ResidualNetwork, x: Tensor) -> Iterable[Tensor]:
     x = network.conv1(x)
     if not network.architecture.preactivation:
         x = F.relu(network.bn1(x))
-    behind = [*(_stage(network, stage)[0] for stage in range(1, NUM_STAGES)), None]
-    for stage, next_block in enumerate(behind):
+    for stage in range(NUM_STAGES):
         x = _stage(network, stage)(x)
-        if not network.architecture.preactivation:
-            yield x
-        else:
-            yield F.relu(network.bn(x) if next_block is None else next_block.bn1(x))
+        yield F.relu(_norm_behind(network, stage)(x)) if network.architecture.preactivation else x
+
+
+def _norm_behind(network: ResidualNetwork, stage: int) -> nn.Module:
+    """Give the normalisation that the output of a stage goes into, in a pre-activation network."""
+    if stage + 1 == NUM_STAGES:
+        return network.bn
+    norm = _stage(network, stage + 1)[0].bn1
+    assert isinstance(norm, nn.Module)
+    return norm
 
 
 def _stage(network: ResidualNetwork, stage: int) -> nn.Sequential:

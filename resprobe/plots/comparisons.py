@@ -21,7 +21,7 @@ def comparison(*results: xr.Dataset) -> Figure:
         results: Datasets of `comparison`.
 
     Returns:
-        A figure with one Axes: the largest change as a fraction of the largest logit, logarithmic, with 0 at the bottom.
+        A figure with one Axes: the largest change as a fraction of the largest logit, logarithmic, 0 at the bottom.
 
     Raises:
         ResprobeError: No result, or one of another analysis.

@@ -30,9 +30,9 @@ def compare_logits(
 ) -> xr.Dataset:
     """Measure whether two networks compute the same function, in each mode of their batch normalisation.
 
-    With stored statistics (`running`), with those of each batch (`batch`), and folded into the weights (`folded`); `none`
-    where neither has batch normalisation. The change of a logit is |z' - z|; the same number computed in another order
-    of operations differs by rounding, about 1e-6 of the logit.
+    With stored statistics (`running`), with those of each batch (`batch`), and folded into the weights (`folded`);
+    `none` where neither has batch normalisation. The change of a logit is |z' - z|; the same number
+    computed in another order of operations differs by rounding, about 1e-6 of the logit.
 
     Args:
         reference: Maps images `(B, C, H, W)` to logits `(B, classes)`; it is not touched.

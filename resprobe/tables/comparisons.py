@@ -37,7 +37,7 @@ def comparison(dataset: xr.Dataset) -> tuple[Table, str]:
 
 def race(dataset: xr.Dataset) -> tuple[Table, str]:
     """Make the table of networks that were trained side by side: before, at their worst, and at the end."""
-    table = empty_table(["network"], ["layers", "before", "worst", "train error", "train loss", "test error"])
+    table = empty_table(["network"], ["layers", "before", "worst", "error", "loss", "test error"])
     for index in range(dataset.sizes["net"]):
         row = dataset.isel(net=index)
         before = float(row.train_error[0])
@@ -51,6 +51,6 @@ def race(dataset: xr.Dataset) -> tuple[Table, str]:
             percent(float(row.test_error[-1])),
         )
     return table, (
-        f"after {int(dataset.epoch[-1])} epochs; before and worst: error on the training images before the first epoch, "
-        "and the largest after one"
+        f"after {int(dataset.epoch[-1])} epochs, on the training images; before: the error before the first epoch, "
+        "worst: the largest after any"
     )

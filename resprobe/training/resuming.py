@@ -72,7 +72,7 @@ def identify(
     train_content, test_content = (
         {key: value for key, value in data.provenance.items() if key != "data"} for data in (train_data, test_data)
     )
-    identity = {
+    identity: Identity = {
         "architecture": architecture.as_dict(),
         "recipe": recipe.as_dict(),
         "train_data": train_content,
