@@ -230,11 +230,11 @@ def parse_arguments() -> argparse.Namespace:
         "figures": ROOT / "notebooks" / "figures",
         "nets": ROOT / "results" / "nets",
     }
+    if arguments.out is not None and arguments.nets is None:
+        arguments.nets = arguments.out / "nets"  # those of another run lie elsewhere
     for name, folder in folders.items():
         if getattr(arguments, name) is None:
-            # beside given results, or they would be those of another run
-            given = arguments.out / "nets" if name == "nets" and arguments.out else None
-            setattr(arguments, name, given or (quick if arguments.quick else folder))
+            setattr(arguments, name, quick if arguments.quick else folder)
     if arguments.quick:
         arguments.epochs = QUICK["epochs"]
     return arguments

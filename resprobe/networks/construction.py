@@ -79,7 +79,7 @@ def deepen(
     per_stage = num_units // NUM_STAGES
     # new blocks come last in their stage, so that the names of the others stay
     deep.load_state_dict({**deep.state_dict(), **source.state_dict()})
-    added = [list(_stage(deep, stage))[-per_stage:] for stage in range(NUM_STAGES)]
+    added = [_blocks(_stage(deep, stage))[-per_stage:] for stage in range(NUM_STAGES)]
     if architecture.residual:
         for block in (block for blocks in added for block in blocks):
             _end_in_zero(block)
@@ -205,6 +205,11 @@ def _norm_behind(network: ResidualNetwork, stage: int) -> nn.Module:
     norm = _stage(network, stage + 1)[0].bn1
     assert isinstance(norm, nn.Module)
     return norm
+
+
+def _blocks(stage: nn.Sequential) -> list[Block]:
+    """Give the blocks of a stage."""
+    return [block for block in stage if isinstance(block, Block)]
 
 
 def _stage(network: ResidualNetwork, stage: int) -> nn.Sequential:

@@ -64,8 +64,27 @@ def _exact(mean: Tensor, variance: Tensor, eps: float) -> tuple[Tensor, Tensor, 
     Returns:
         Mean, variance and weight, each `(C,)`; the nearest ones where no neighbours are exact.
     """
-    means, variances = _neighbours(mean), _neighbours(variance).clamp(min=0)
+    means, near = _neighbours(mean), _neighbours(variance).clamp(min=0)
     means = torch.where(mean == 0, mean, means)
+    # beside a small variance eps swallows its last digits: then neighbours of the sum
+    sums = (_neighbours(variance + eps).double() - eps).clamp(min=0).to(variance)
+    found, *first = _search(means, near, eps)
+    _, *second = _search(means, sums, eps)
+    chosen = [torch.where(found, *pair) for pair in zip(first, second, strict=True)]
+    return chosen[0], chosen[1], chosen[2]
+
+
+def _search(means: Tensor, variances: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Find mean, variance and weight, among candidates `(candidate, C)`, with which the rounded map is the identity.
+
+    Args:
+        means: Candidates, the best first.
+        variances: Likewise.
+        eps: Of the normalisation.
+
+    Returns:
+        Whether there are such, for each channel; then mean, variance and weight, the first candidates if there are not.
+    """
     # dims: weight, variance, mean, channel
     inverse = [1 / torch.sqrt(variances + eps), torch.rsqrt(variances + eps)]
     weights = _neighbours(torch.sqrt(variances + eps))
@@ -75,8 +94,9 @@ def _exact(mean: Tensor, variance: Tensor, eps: float) -> tuple[Tensor, Tensor, 
     first = exact.flatten(0, 2).int().argmax(0)  # 0, the nearest, where there is none
     rest, mean_index = first // len(means), first % len(means)
     weight_index, variance_index = rest // len(variances), rest % len(variances)
-    channel = torch.arange(len(mean), device=mean.device)
+    channel = torch.arange(means.shape[1], device=means.device)
     return (
+        exact.flatten(0, 2).any(0),
         means[mean_index, channel],
         variances[variance_index, channel],
         weights[weight_index, variance_index, channel],

@@ -62,8 +62,9 @@ def build_perceptron(
         network = Perceptron(in_features, num_layers, width=width, num_classes=num_classes)
     for index, layer in enumerate(network.layers, start=1):
         assert isinstance(layer, nn.Linear)
-        gain = "linear" if index == num_layers else "relu"
-        nn.init.kaiming_normal_(layer.weight, nonlinearity=gain, generator=generator)
+        nn.init.kaiming_normal_(
+            layer.weight, nonlinearity="linear" if index == num_layers else "relu", generator=generator
+        )
         nn.init.zeros_(layer.bias)
     return network
 
