@@ -142,10 +142,14 @@ def toy(arguments: argparse.Namespace) -> xr.Dataset:
     in_features = int(torch.tensor(training_images.image_shape).prod())
     layers = TOY_LAYERS + TOY_PADDING
     options = {**recipe.as_dict(), "layers": TOY_LAYERS, "padding": TOY_PADDING}
+    shallow = build_perceptron(in_features, TOY_LAYERS, seed=SEED)
+    model = {
+        "architecture": f"perceptron of {TOY_LAYERS} layers",
+        "checkpoint_sha256": hash_tensors(shallow.state_dict()),
+    }
 
     def run() -> xr.Dataset:
         splits = [Split.from_data(data, CPU) for data in (training_images, test_images)]
-        shallow = build_perceptron(in_features, TOY_LAYERS, seed=SEED)
         runs = {f"{TOY_LAYERS} layers": run_racer(shallow, TOY_LAYERS, *splits, recipe=recipe)}
         padded = deepen_perceptron(shallow, TOY_PADDING)
         for name, network in (
@@ -155,10 +159,15 @@ def toy(arguments: argparse.Namespace) -> xr.Dataset:
             print(f"toy: {name}", file=sys.stderr, flush=True)
             runs[name] = run_racer(network, layers, *splits, recipe=recipe)
         return race_dataset(
-            runs, title="Race of perceptrons", references=REFERENCES, options=options, data=training_images
+            runs,
+            title="Race of perceptrons",
+            references=REFERENCES,
+            options=options,
+            data=training_images,
+            provenance=model,
         )
 
-    return find_race("race-perceptron", run, options, {}, arguments)
+    return find_race("race-perceptron", run, options, model, arguments)
 
 
 def find_race(

@@ -57,6 +57,9 @@ def test_stored_results_are_of_the_stored_checkpoints(path):
     import hashlib
 
     dataset = results.open(path)
+    num_images = {"paths": 100, "race": 1297}.get(dataset.attrs["analysis"], 500)
+    assert dataset.attrs["num_images"] == num_images
+    if path.stem == "race-perceptron":  # its networks are made and trained by the script alone
+        return
     file = ROOT / "checkpoints" / dataset.attrs["checkpoint"]
     assert dataset.attrs["checkpoint_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
-    assert dataset.attrs["num_images"] == (100 if dataset.attrs["analysis"] == "paths" else 500)

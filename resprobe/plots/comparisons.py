@@ -82,7 +82,7 @@ def race(*results: xr.Dataset) -> Figure:
         error_axes.plot([], [], "-", color=STYLE_COLOUR, label="training images")
         error_axes.plot([], [], "--", color=STYLE_COLOUR, label="test images")
         legend_below(figure, error_axes)
-        figure.suptitle(title("Trained on from", results), x=0.01, ha="left")
+        figure.suptitle(title("Training after deepening", results), x=0.01, ha="left")
         return settle(figure)
 
 
