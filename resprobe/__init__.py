@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from resprobe.errors import ResprobeError, ResprobeWarning
     from resprobe.hooks import deleted
     from resprobe.loading import Checkpoint, load
-    from resprobe.networks import Architecture, build, parse_architecture
+    from resprobe.networks import Architecture, build, deepen, parse_architecture
     from resprobe.norm_folding import FoldedNetwork, fold_norm
     from resprobe.probes import (
+        compare_logits,
         curvature,
         gradients,
         lesion,
@@ -40,6 +41,7 @@ _HOME = {
     "open_data": "resprobe.data",
     # analyses
     "curvature": "resprobe.probes",
+    "compare_logits": "resprobe.probes",
     "gradients": "resprobe.probes",
     "lesion": "resprobe.probes",
     "lesion_curve": "resprobe.probes",
@@ -57,6 +59,7 @@ _HOME = {
     "Architecture": "resprobe.networks",
     "Recipe": "resprobe.training",
     "build": "resprobe.networks",
+    "deepen": "resprobe.networks",
     "default_recipe": "resprobe.training",
     "parse_architecture": "resprobe.networks",
     "train": "resprobe.training",
@@ -87,6 +90,8 @@ __all__ = [
     "WholeModel",
     "build",
     "curvature",
+    "compare_logits",
+    "deepen",
     "default_recipe",
     "deleted",
     "fold_norm",

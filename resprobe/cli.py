@@ -9,6 +9,7 @@ import typer
 
 from resprobe.allocator import keep_freed_memory
 from resprobe.commands.curvature import curvature
+from resprobe.commands.deepening import deepen
 from resprobe.commands.gradients import gradients, responses
 from resprobe.commands.inspecting import inspect
 from resprobe.commands.lesions import lesion, lesion_curve, reorder
@@ -47,6 +48,7 @@ _ANALYSES: dict[str, Callable[..., None]] = {
 _WITHOUT_CHECKPOINT = {"gradients"}
 for name, command in _ANALYSES.items():
     app.command(name)(with_common_options(command, needs_ckpt=name not in _WITHOUT_CHECKPOINT))
+app.command()(deepen)
 app.command()(train)
 app.command()(plot)
 

@@ -52,11 +52,49 @@ def test_lesions(source, tmp_path, quick_lesions):
     assert "after the median deletion" in printed
 
 
+@pytest.fixture(scope="session")
+def quick_construction(tmp_path_factory):
+    """What `python analyses/construction.py --quick` writes."""
+    folder = tmp_path_factory.mktemp("construction")
+    command = [sys.executable, "analyses/construction.py", "--quick", "--out", folder / "data", "--figures", folder]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return folder
+
+
+def test_quick_construction_writes_results_networks_and_figures(quick_construction):
+    names = {path.stem for path in (quick_construction / "data").glob("*.nc")}
+    assert names == {
+        *("comparison-plain26-measured", "comparison-plain26-unit", "comparison-resnet26-measured"),
+        *("race-plain26", "race-perceptron"),
+    }
+    assert {path.name for path in quick_construction.glob("*.png")} == {"race-plain26.png", "race-perceptron.png"}
+    assert len(list((quick_construction / "data" / "nets").glob("*.pt"))) == 4
+    race = results.open(quick_construction / "data" / "race-plain26.nc")
+    before = race.train_loss.sel(epoch=0)
+    # one function in three networks, measured on the same images
+    assert before[0] == before[1] == before[3] != before[2]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning")
+@pytest.mark.parametrize("source", ["stored", "quick"])
+def test_construction(source, tmp_path, quick_construction):
+    shutil.copytree(NOTEBOOKS / "data" if source == "stored" else quick_construction / "data", tmp_path / "data")
+    outputs = run("construction.ipynb", tmp_path)
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+    printed = "".join(output.text for output in outputs if output.output_type == "stream")
+    deeper = "plain56" if source == "stored" else "plain26"
+    assert f"{deeper}, measured: the same logits to the bit on " in printed
+    assert f"{deeper}, random: training error " in printed
+
+
 @pytest.mark.parametrize("path", sorted((NOTEBOOKS / "data").glob("*.nc")), ids=lambda path: path.stem)
 def test_stored_results_are_of_the_stored_checkpoints(path):
     import hashlib
 
     dataset = results.open(path)
+    num_images = {"paths": 100, "race": 1297}.get(dataset.attrs["analysis"], 500)
+    assert dataset.attrs["num_images"] == num_images
+    if path.stem == "race-perceptron":  # its networks are made and trained by the script alone
+        return
     file = ROOT / "checkpoints" / dataset.attrs["checkpoint"]
     assert dataset.attrs["checkpoint_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
-    assert dataset.attrs["num_images"] == (100 if dataset.attrs["analysis"] == "paths" else 500)

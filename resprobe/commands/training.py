@@ -2,12 +2,17 @@
 
 import functools
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from resprobe.commands.running import notify, save_figure, show
 from resprobe.errors import ResprobeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from resprobe.networks import Architecture
 
 
 def train(
@@ -31,6 +36,12 @@ def train(
     width: Annotated[int, typer.Option(help="Channels of the first stage.")] = 16,
     shortcut: Annotated[str | None, typer.Option(help="pad (default) or projection.")] = None,
     norm: Annotated[str, typer.Option(help="batch or none.")] = "batch",
+    init_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Checkpoint of the same architecture whose weights the training starts from."
+        ),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Default: by dataset.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Default: by dataset.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Default: by network.")] = None,
@@ -87,6 +98,7 @@ def train(
     }
     overrides = {name: value for name, value in given.items() if value is not None}
     recipe = default_recipe(architecture, data, **overrides)
+    start = None if init_from is None else _weights_of(init_from, architecture)
     chosen_device = pick_device(device)
     with progress_bar(f"{architecture.name} on {data}", "batches", quiet=quiet) as update:
         log = run_training(
@@ -95,6 +107,7 @@ def train(
             test_images,
             recipe=recipe,
             out=out,
+            start=start,
             device=chosen_device,
             overwrite=overwrite,
             progress=update,
@@ -108,6 +121,19 @@ def train(
 def _check_normalisation(normalise: str | None) -> None:
     if normalise is not None and normalise.startswith("npz:"):
         raise ResprobeError(f"normalise: expected constants per channel for training, got {normalise}; give MEAN/STD")
+
+
+def _weights_of(name: str, architecture: "Architecture") -> "dict[str, Tensor]":
+    """Read the weights that a training starts from."""
+    from resprobe.loading import load
+
+    found = load(name).architecture
+    if found != architecture:
+        raise ResprobeError(
+            f"init-from: expected a network {architecture}, got {found} in {name}; give --arch {found.name} and the "
+            "options that fit it"
+        )
+    return load(name).model.state_dict()
 
 
 def _known_classes(data: str, num_classes: int | None) -> int:

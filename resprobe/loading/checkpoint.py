@@ -277,13 +277,16 @@ def _load_own(
             says = f"{known[name]}, as the file says" if name in known else f"one of {', '.join(known)}"
             flag = "--shortcut" if name == "shortcut" else "--fact"
             raise ResprobeError(f"{file.path}: expected the {name} {says}, got {value}; leave {flag} out")
+    facts = {name: Fact(value, READ) for name, value in known.items()}
+    if "construction" in content:
+        facts["deepened_from"] = Fact(content["construction"]["checkpoint"], READ)
     constants = content["normalisation"]
     return Checkpoint(
         path=file.path,
         sha256=file.sha256,
         network=rebuild(architecture, tensors, path=file.path),
         architecture=architecture,
-        facts={name: Fact(value, READ) for name, value in known.items()},
+        facts=facts,
         data=content["data"],
         normalisation=Normalisation(constants["name"], tuple(constants["mean"]), tuple(constants["std"])),
         claimed_error=content.get("test_error"),

@@ -4,6 +4,7 @@ The figures belong to no pyplot session: nothing has to be closed, and neither t
 changed.
 """
 
+from resprobe.plots.comparisons import comparison, race
 from resprobe.plots.curvature import curvature
 from resprobe.plots.dispatch import plot
 from resprobe.plots.gradients import gradients
@@ -21,12 +22,14 @@ from resprobe.plots.unravelled import unravelled
 
 __all__ = [
     "curvature",
+    "comparison",
     "gradients",
     "lesion",
     "lesion_curve",
     "norm_lesion",
     "paths",
     "plot",
+    "race",
     "reorder",
     "responses",
     "save_figure",

@@ -6,6 +6,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from resprobe.errors import ResprobeError
+from resprobe.plots.comparisons import comparison, race
 from resprobe.plots.curvature import curvature
 from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
@@ -19,10 +20,12 @@ from resprobe.plots.surfaces import surface
 from resprobe.plots.trainings import training
 
 FIGURES: dict[str, Callable[..., Figure]] = {
+    "comparison": comparison,
     "gradients": gradients,
     "lesion": lesion,
     "lesion-curve": lesion_curve,
     "reorder": reorder,
+    "race": race,
     "paths": paths,
     "responses": responses,
     "smoothness": smoothness,

@@ -2,6 +2,7 @@
 
 from resprobe.probes.gradients import gradients
 from resprobe.probes.lesions import lesion, lesion_curve
+from resprobe.probes.logit_comparison import compare_logits
 from resprobe.probes.loss_curvature import curvature
 from resprobe.probes.loss_smoothness import smoothness
 from resprobe.probes.norm_lesions import norm_lesion
@@ -12,6 +13,7 @@ from resprobe.probes.surfaces import surface
 
 __all__ = [
     "curvature",
+    "compare_logits",
     "gradients",
     "lesion",
     "lesion_curve",

@@ -7,6 +7,7 @@ import xarray as xr
 
 from resprobe.errors import ResprobeError
 from resprobe.results.fields.common import KINDS, Field, Fields
+from resprobe.results.fields.comparisons import COMPARISON, RACE
 from resprobe.results.fields.curvature import CURVATURE
 from resprobe.results.fields.gradients import GRADIENTS, RESPONSES
 from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
@@ -36,6 +37,8 @@ SCHEMA: dict[str, Fields] = {
     "norm-lesion": NORM_LESION,
     "surface": SURFACE,
     "training": TRAINING,
+    "comparison": COMPARISON,
+    "race": RACE,
 }
 
 

@@ -6,6 +6,7 @@ import xarray as xr
 from rich.console import Console
 from rich.table import Table
 
+from resprobe.tables.comparisons import comparison, race
 from resprobe.tables.curvature import curvature
 from resprobe.tables.gradients import gradients, responses
 from resprobe.tables.lesions import lesion, lesion_curve, reorder
@@ -16,10 +17,12 @@ from resprobe.tables.surfaces import surface
 from resprobe.tables.trainings import training
 
 _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table | Sequence[Table], str]]] = {
+    "comparison": comparison,
     "gradients": gradients,
     "lesion": lesion,
     "lesion-curve": lesion_curve,
     "reorder": reorder,
+    "race": race,
     "paths": paths,
     "responses": responses,
     "smoothness": smoothness,

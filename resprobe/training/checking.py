@@ -1,13 +1,15 @@
 """What is checked before a training starts, so that it doesn't fail after the first epoch."""
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from resprobe.data import ImageData
 from resprobe.errors import ResprobeError
-from resprobe.networks.residual import Architecture
+from resprobe.networks.residual import Architecture, build
 from resprobe.training.loop import Split
 
 
@@ -76,6 +78,31 @@ def check_labels(architecture: Architecture, *splits: Split) -> None:
             f"{architecture.name}: expected labels below its {architecture.num_classes} classes, "
             f"got {largest}; build the network with num_classes={largest + 1}"
         )
+
+
+def check_start(architecture: Architecture, start: Mapping[str, Tensor] | None) -> None:
+    """Check that tensors are those of a network.
+
+    Args:
+        architecture: The network's facts.
+        start: The tensors, or None.
+
+    Raises:
+        ResprobeError: If one is missing, has another shape or is unknown.
+    """
+    if start is None:
+        return
+    expected = build(architecture, seed=0).state_dict()
+    for name in (*expected, *start):
+        wanted, got = (
+            f"shape {tuple(tensors[name].shape)}" if name in tensors else "no such tensor"
+            for tensors in (expected, start)
+        )
+        if wanted != got:
+            raise ResprobeError(
+                f"start of {architecture.name}: {name}: expected {wanted}, got {got}; "
+                "give a network of the same architecture"
+            )
 
 
 def check_folder(path: Path) -> None:

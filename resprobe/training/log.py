@@ -65,6 +65,7 @@ def log_dataset(
     data: ImageData,
     checkpoint: Path,
     device: torch.device,
+    start_sha256: str | None = None,
 ) -> xr.Dataset:
     """Make the log a Dataset.
 
@@ -75,6 +76,7 @@ def log_dataset(
         data: The training images.
         checkpoint: The file of the trained network.
         device: Where it was trained.
+        start_sha256: Hash of the tensors that it started from, where these were not drawn.
 
     Returns:
         ``train_loss``, ``test_loss`` (nat), ``train_error``, ``test_error`` (fractions) and
@@ -88,7 +90,7 @@ def log_dataset(
         "training",
         title=f"training of {architecture.name} on {data.name}",
         references="He et al. 2015, arXiv 1512.03385, section 4.2",
-        options=recipe.as_dict(),
+        options={**recipe.as_dict(), "start_sha256": start_sha256},
         model={
             "checkpoint": checkpoint.name,
             "architecture": architecture.name,

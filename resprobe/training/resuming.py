@@ -25,6 +25,7 @@ CHECKPOINT_FORMAT = "resprobe"
 PARTIAL_FORMAT = "resprobe-partial"
 
 Identity = dict[str, dict[str, Any]]
+_NO_START: Identity = {"start": {"sha256": None}}
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,13 @@ class RunFiles:
         return self.checkpoint.with_name(f"{self.checkpoint.name}.partial")
 
 
-def identify(architecture: Architecture, recipe: Recipe, train_data: ImageData, test_data: ImageData) -> Identity:
+def identify(
+    architecture: Architecture,
+    recipe: Recipe,
+    train_data: ImageData,
+    test_data: ImageData,
+    start: Mapping[str, torch.Tensor] | None = None,
+) -> Identity:
     """Gather what decides a training's outcome, to tell two trainings apart.
 
     Args:
@@ -56,20 +63,39 @@ def identify(architecture: Architecture, recipe: Recipe, train_data: ImageData, 
         recipe: The recipe.
         train_data: The training images.
         test_data: The test images.
+        start: The tensors that it starts from, where these are not drawn.
 
     Returns:
-        Plain values in four groups.
+        Plain values in four groups; with a start, its hash in a fifth one.
     """
     # The content counts, not its name, which for a file is a path.
     train_content, test_content = (
         {key: value for key, value in data.provenance.items() if key != "data"} for data in (train_data, test_data)
     )
-    return {
+    identity: Identity = {
         "architecture": architecture.as_dict(),
         "recipe": recipe.as_dict(),
         "train_data": train_content,
         "test_data": test_content,
     }
+    return identity if start is None else {**identity, "start": {"sha256": hash_tensors(start)}}
+
+
+def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Hash the names and values of tensors.
+
+    Args:
+        tensors: A state_dict.
+
+    Returns:
+        A SHA-256 in hexadecimal; the order of the names makes no difference.
+    """
+    content = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        content.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
+        content.update(value.numpy().tobytes())
+    return content.hexdigest()
 
 
 def finished_log(files: RunFiles, identity: Identity) -> xr.Dataset | None:
@@ -201,6 +227,7 @@ def _read(path: Path, wanted_format: str) -> dict[str, Any]:
 
 def _require_same(path: Path, found: Mapping[str, Any], identity: Identity) -> None:
     """Raise, naming each difference, unless a file belongs to this training."""
+    identity = {**_NO_START, **identity}
     differences = [
         f"{group}.{name} {found.get(group, {}).get(name)!r} instead of {value!r}"
         for group, values in identity.items()

@@ -1,7 +1,7 @@
 """A whole training: from an architecture and data to a checkpoint and its log."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from resprobe import results
 from resprobe.data import ImageData
 from resprobe.errors import ResprobeError
 from resprobe.networks.residual import Architecture, ResidualNetwork, build
-from resprobe.training.checking import check_data, check_folder, check_labels, checked_device
+from resprobe.training.checking import check_data, check_folder, check_labels, check_start, checked_device
 from resprobe.training.log import VARIABLES, Log, is_finite, log_dataset, measure_epoch
 from resprobe.training.loop import Split, deterministic_cudnn, make_optimizer, train_epoch
 from resprobe.training.recipe import Recipe
@@ -37,6 +37,7 @@ def train(
     *,
     recipe: Recipe,
     out: Path,
+    start: Mapping[str, torch.Tensor] | None = None,
     device: str | torch.device = "cpu",
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -60,6 +61,8 @@ def train(
         test_data: Test images, normalised as the training images.
         recipe: How to train.
         out: The checkpoint's file, in a folder that exists.
+        start: Tensors to start from, such as the `state_dict` of a trained network; by default weights are drawn as
+            the recipe's seed says. Momentum starts at zero, and the epochs are counted from 1.
         device: Where to train.
         overwrite: Replace checkpoint, log and partial state of another training, and repeat a finished one.
         progress: Called after every batch with the number of batches done, the number in all, and a line of
@@ -71,14 +74,15 @@ def train(
         evaluation mode, without augmentation.
 
     Raises:
-        ResprobeError: If data and network don't fit, the folder can't be written, files of another training
+        ResprobeError: If data, network and start don't fit, the folder can't be written, files of another training
             are in the way, or the loss is no longer finite; then the state of the last good epoch is kept.
     """
     files = RunFiles(Path(out))
     device = checked_device(device)
     check_data(architecture, train_data, test_data)
     check_folder(files.checkpoint)
-    identity = identify(architecture, recipe, train_data, test_data)
+    check_start(architecture, start)
+    identity = identify(architecture, recipe, train_data, test_data, start)
     if not overwrite:
         finished = finished_log(files, identity)
         if finished is not None:
@@ -92,6 +96,7 @@ def train(
             train_split,
             test_split,
             recipe=recipe,
+            start=start,
             identity=identity,
             path=files.partial,
             overwrite=overwrite,
@@ -104,6 +109,7 @@ def train(
         data=train_data,
         checkpoint=files.checkpoint,
         device=device,
+        start_sha256=identity.get("start", {}).get("sha256"),
     )
     content = checkpoint_bytes(identity, network, dataset, train_data)
     dataset.attrs["checkpoint_sha256"] = hashlib.sha256(content).hexdigest()
@@ -121,6 +127,7 @@ def _train_epochs(
     test_split: Split,
     *,
     recipe: Recipe,
+    start: Mapping[str, torch.Tensor] | None,
     identity: Identity,
     path: Path,
     overwrite: bool,
@@ -129,6 +136,8 @@ def _train_epochs(
     """Run the epochs that are left, keeping the state after each at `path`."""
     # Convolutions are a quarter faster in this layout on a CPU; the numbers of the state_dict don't change.
     network = build(architecture, seed=recipe.seed).to(memory_format=torch.channels_last)
+    if start is not None:
+        network.load_state_dict(start)
     network = network.to(train_split.pixels.device)
     optimizer = make_optimizer(network, recipe)
     log: Log = {name: [] for name in VARIABLES}

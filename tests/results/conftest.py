@@ -46,6 +46,8 @@ def synthetic_result(
         "training": lambda: _training(rng, residual),
         "gradients": lambda: _gradients(rng, num_units, residual),
         "responses": lambda: _responses(rng, num_units),
+        "comparison": _comparison,
+        "race": lambda: _race(rng),
     }
     dataset = label(build[analysis](), analysis)
     dataset.attrs = make_attrs(
@@ -335,4 +337,25 @@ def _norm_lesion(rng: np.random.Generator, num_layers: int) -> xr.Dataset:
             "type": ("layer", ["BatchNorm2d"] * num_layers),
             "num_channels": ("layer", 16 * lesion.stage.values),
         },
+    )
+
+
+def _comparison() -> xr.Dataset:
+    floats = {"logit_change": [0.0, 1.5, 2e-6], "largest_logit": [13.0, 12.0, 13.0], "loss": [0.02, 0.03, 0.02]}
+    floats |= {"reference_loss": [0.02] * 3, "error": [0.01, 0.012, 0.01], "reference_error": [0.01] * 3}
+    counts = {"num_identical": [NUM_IMAGES, 0, 12], "num_changed": [0, 1, 0]}
+    return xr.Dataset(
+        {name: ("bn_mode", values) for name, values in (floats | counts).items()} | {"num_images": NUM_IMAGES},
+        {"bn_mode": ["running", "batch", "folded"]},
+    )
+
+
+def _race(rng: np.random.Generator) -> xr.Dataset:
+    epochs = np.arange(41)
+    loss = np.array([0.1, 2.3])[:, None] * np.exp(-0.05 * epochs + rng.normal(0, 0.1, (2, 41)))
+    values = {"train_loss": loss, "test_loss": 1.2 * loss, "train_error": loss / 3, "test_error": loss / 2.5}
+    return xr.Dataset(
+        {name: (("net", "epoch"), value) for name, value in values.items()}
+        | {"learning_rate": ("epoch", [np.nan] + [0.025] * 40)},
+        {"net": ["plain56, measured", "plain56, random"], "layers": ("net", [56, 56]), "epoch": epochs},
     )
