@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from resprobe.loading import Checkpoint, load
     from resprobe.networks import Architecture, build, parse_architecture
     from resprobe.norm_folding import FoldedNetwork, fold_norm
-    from resprobe.probes import gradients, lesion, lesion_curve, norm_lesion, paths, reorder, responses, smoothness
+    from resprobe.probes import (
+        costs,
+        gradients,
+        lesion,
+        lesion_curve,
+        norm_lesion,
+        paths,
+        reorder,
+        responses,
+        smoothness,
+    )
     from resprobe.segments import Segments, Unit, WholeModel
     from resprobe.training import Recipe, default_recipe, train
 
@@ -27,6 +37,7 @@ _HOME = {
     "load": "resprobe.loading",
     "open_data": "resprobe.data",
     # analyses
+    "costs": "resprobe.probes",
     "gradients": "resprobe.probes",
     "lesion": "resprobe.probes",
     "lesion_curve": "resprobe.probes",
@@ -72,6 +83,7 @@ __all__ = [
     "Unit",
     "WholeModel",
     "build",
+    "costs",
     "default_recipe",
     "deleted",
     "fold_norm",

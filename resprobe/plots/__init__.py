@@ -4,6 +4,7 @@ The figures belong to no pyplot session: nothing has to be closed, and neither t
 changed.
 """
 
+from resprobe.plots.costs import costs
 from resprobe.plots.dispatch import plot
 from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
@@ -18,6 +19,7 @@ from resprobe.plots.trainings import training
 from resprobe.plots.unravelled import unravelled
 
 __all__ = [
+    "costs",
     "gradients",
     "lesion",
     "lesion_curve",

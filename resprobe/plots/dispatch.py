@@ -6,6 +6,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from resprobe.errors import ResprobeError
+from resprobe.plots.costs import costs
 from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
@@ -25,6 +26,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "responses": responses,
     "smoothness": smoothness,
     "norm-lesion": norm_lesion,
+    "costs": costs,
     "training": training,
 }
 

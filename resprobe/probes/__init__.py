@@ -1,5 +1,6 @@
 """Analyses: each takes a model and batches and returns an xarray.Dataset."""
 
+from resprobe.probes.costs import costs
 from resprobe.probes.gradients import gradients
 from resprobe.probes.lesions import lesion, lesion_curve
 from resprobe.probes.loss_smoothness import smoothness
@@ -8,4 +9,14 @@ from resprobe.probes.paths import paths
 from resprobe.probes.reordering import reorder
 from resprobe.probes.responses import responses
 
-__all__ = ["gradients", "lesion", "lesion_curve", "norm_lesion", "paths", "reorder", "responses", "smoothness"]
+__all__ = [
+    "costs",
+    "gradients",
+    "lesion",
+    "lesion_curve",
+    "norm_lesion",
+    "paths",
+    "reorder",
+    "responses",
+    "smoothness",
+]

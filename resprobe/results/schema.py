@@ -7,6 +7,7 @@ import xarray as xr
 
 from resprobe.errors import ResprobeError
 from resprobe.results.fields.common import KINDS, Field, Fields
+from resprobe.results.fields.costs import COSTS
 from resprobe.results.fields.gradients import GRADIENTS, RESPONSES
 from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
 from resprobe.results.fields.norm_lesions import NORM_LESION
@@ -31,6 +32,7 @@ SCHEMA: dict[str, Fields] = {
     "responses": RESPONSES,
     "smoothness": SMOOTHNESS,
     "norm-lesion": NORM_LESION,
+    "costs": COSTS,
     "training": TRAINING,
 }
 

@@ -6,6 +6,7 @@ import xarray as xr
 from rich.console import Console
 from rich.table import Table
 
+from resprobe.tables.costs import costs
 from resprobe.tables.gradients import gradients, responses
 from resprobe.tables.lesions import lesion, lesion_curve, reorder
 from resprobe.tables.norm_lesions import norm_lesion
@@ -22,6 +23,7 @@ _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table | Sequence[Table], str]]] 
     "responses": responses,
     "smoothness": smoothness,
     "norm-lesion": norm_lesion,
+    "costs": costs,
     "training": training,
 }
 

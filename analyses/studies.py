@@ -1,0 +1,86 @@
+"""What the studies have in common: the options of their command lines, errors of one line, the time that is left."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from resprobe.errors import ResprobeError
+
+ROOT = Path(__file__).parents[1]
+DATA, FIGURES, QUICK = ROOT / "notebooks" / "data", ROOT / "notebooks" / "figures", ROOT / "results" / "quick"
+Item = TypeVar("Item")
+
+
+def study_parser(description: str | None) -> argparse.ArgumentParser:
+    """Make the parser of a study, with the options of all of them.
+
+    Args:
+        description: The script's docstring.
+
+    Returns:
+        A parser with `--quick`, `--out`, `--figures` and `--overwrite`.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="little of everything, in less than a minute")
+    parser.add_argument(
+        "--out", type=Path, help="folder of the results; default notebooks/data, with --quick results/quick"
+    )
+    parser.add_argument(
+        "--figures", type=Path, help="folder of the figures; default notebooks/figures, with --quick results/quick"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="compute again what is there")
+    return parser
+
+
+def parse_study(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Read the command line of a study.
+
+    Args:
+        parser: From `study_parser`.
+
+    Returns:
+        The options, with the folders filled in.
+    """
+    arguments = parser.parse_args()
+    arguments.out = arguments.out or (QUICK if arguments.quick else DATA)
+    arguments.figures = arguments.figures or (QUICK if arguments.quick else FIGURES)
+    return arguments
+
+
+def run_study(main: Callable[[], None]) -> None:
+    """Run a study; bad input ends it with one line.
+
+    Args:
+        main: The study.
+    """
+    try:
+        main()
+    except ResprobeError as error:
+        sys.exit(f"{Path(sys.argv[0]).name}: error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(f"{Path(sys.argv[0]).name}: interrupted; what is finished is kept, the same command goes on")
+
+
+def with_time_left(
+    items: Sequence[Item], describe: Callable[[Item], str], work: Callable[[Item], float]
+) -> Iterator[Item]:
+    """Go through the parts of a study, telling on stderr which one it is and about how long the rest takes.
+
+    Args:
+        items: The parts.
+        describe: Names a part.
+        work: How much there is to do in a part, in any unit; 0 for one that is there already.
+
+    Yields:
+        The parts.
+    """
+    total, done, start = sum(map(work, items)), 0.0, time.perf_counter()
+    for number, item in enumerate(items, start=1):
+        elapsed = time.perf_counter() - start
+        left = f", about {elapsed / done * (total - done):.0f} s left" if done else ""
+        print(f"{number} of {len(items)}: {describe(item)}{left}", file=sys.stderr, flush=True)
+        yield item
+        done += work(item)
