@@ -4,8 +4,8 @@
     python analyses/costs.py --quick    the small ones, to see that everything works
 
 VGG and ResNet are torchvision's modules, ResNet-50 to -152 also with the stride where the paper has it: in the first
-1x1 convolution of a block (`-v1`), not in the 3x3 one. Nothing is trained and no weights are fetched. The papers' numbers
-are those of table 2 of Simonyan and Zisserman 2014 (arXiv 1409.1556) and tables 1 and 6 of He et al. 2015
+1x1 convolution of a block (`-v1`), not in the 3x3 one. Nothing is trained and no weights are fetched. The papers'
+numbers are those of table 2 of Simonyan and Zisserman 2014 (arXiv 1409.1556) and tables 1 and 6 of He et al. 2015
 (arXiv 1512.03385), who count multiply-adds as FLOPs. The measurement of each network is kept in `results/costs`, the
 joint result in `--out`, the figure in `--figures`.
 """
