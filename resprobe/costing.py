@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.flop_counter import FlopCounterMode
 
 from resprobe.devices import device_of, kept_random_state
 from resprobe.structure.tracing import private_copy, without_hooks
@@ -34,6 +33,9 @@ def multiply_adds(network: nn.Module, shape: tuple[int, int, int]) -> int:
     Returns:
         The count; biases, normalisations and activations are left out.
     """
+    # it takes seconds to import
+    from torch.utils.flop_counter import FlopCounterMode
+
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:
         network(torch.zeros(1, *shape, device=device_of(network)))

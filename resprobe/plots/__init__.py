@@ -7,6 +7,7 @@ changed.
 from resprobe.plots.costs import costs
 from resprobe.plots.dispatch import plot
 from resprobe.plots.ensembles import ensemble
+from resprobe.plots.gradient_gains import gradient_gain
 from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
@@ -22,6 +23,7 @@ from resprobe.plots.unravelled import unravelled
 __all__ = [
     "costs",
     "ensemble",
+    "gradient_gain",
     "gradients",
     "lesion",
     "lesion_curve",

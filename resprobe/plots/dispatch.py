@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from resprobe.errors import ResprobeError
 from resprobe.plots.costs import costs
+from resprobe.plots.gradient_gains import gradient_gain
 from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
@@ -27,6 +28,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "smoothness": smoothness,
     "norm-lesion": norm_lesion,
     "costs": costs,
+    "gradient-gain": gradient_gain,
     "training": training,
 }
 

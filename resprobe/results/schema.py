@@ -8,6 +8,7 @@ import xarray as xr
 from resprobe.errors import ResprobeError
 from resprobe.results.fields.common import KINDS, Field, Fields
 from resprobe.results.fields.costs import COSTS
+from resprobe.results.fields.gradient_gains import GRADIENT_GAIN
 from resprobe.results.fields.gradients import GRADIENTS, RESPONSES
 from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
 from resprobe.results.fields.norm_lesions import NORM_LESION
@@ -33,6 +34,7 @@ SCHEMA: dict[str, Fields] = {
     "smoothness": SMOOTHNESS,
     "norm-lesion": NORM_LESION,
     "costs": COSTS,
+    "gradient-gain": GRADIENT_GAIN,
     "training": TRAINING,
 }
 

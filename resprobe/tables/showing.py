@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from resprobe.tables.costs import costs
+from resprobe.tables.gradient_gains import gradient_gain
 from resprobe.tables.gradients import gradients, responses
 from resprobe.tables.lesions import lesion, lesion_curve, reorder
 from resprobe.tables.norm_lesions import norm_lesion
@@ -24,6 +25,7 @@ _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table | Sequence[Table], str]]] 
     "smoothness": smoothness,
     "norm-lesion": norm_lesion,
     "costs": costs,
+    "gradient-gain": gradient_gain,
     "training": training,
 }
 
