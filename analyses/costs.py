@@ -6,19 +6,21 @@
 VGG and ResNet are torchvision's modules, ResNet-50 to -152 also with the stride where the paper has it: in the first
 1x1 convolution of a block (`-v1`), not in the 3x3 one. Nothing is trained and no weights are fetched. The papers'
 numbers are those of table 2 of Simonyan and Zisserman 2014 (arXiv 1409.1556) and tables 1 and 6 of He et al. 2015
-(arXiv 1512.03385), who count multiply-adds as FLOPs. The measurement of each network is kept in `results/costs`, the
+(arXiv 1512.03385), who count multiply-adds as FLOPs. The measurement of each network is kept in `--work`, the
 joint result in `--out`, the figure in `--figures`.
 """
 
+import argparse
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torchvision
 import xarray as xr
 from rich.console import Console
-from studies import ROOT, parse_study, run_study, study_parser, with_time_left
+from studies import parse_study, run_study, study_parser, with_time_left
 from torch import nn
 from torchvision.models.resnet import Bottleneck
 
@@ -76,8 +78,9 @@ def make_network(name: str) -> nn.Module:
     return network
 
 
-def measure(name: str, repeats: int, batch_size: int, overwrite: bool) -> xr.Dataset:
+def measure(name: str, arguments: argparse.Namespace) -> xr.Dataset:
     """Measure a network, or read its result if it is there already."""
+    repeats, batch_size = arguments.repeats, arguments.batch_size
     batch = (torch.zeros(batch_size, *NETWORKS[name].shape), torch.zeros(batch_size, dtype=torch.int64))
     given: dict[str, Any] = {"repeats": repeats, "batch_size": batch_size}
     model = provenance([name])
@@ -89,20 +92,22 @@ def measure(name: str, repeats: int, batch_size: int, overwrite: bool) -> xr.Dat
         return dataset
 
     dataset, _ = results.find_or_compute(
-        path_of(name), "costs", compute, options=given, model=model, data=data, overwrite=overwrite
+        path_of(name, arguments), "costs", compute, options=given, model=model, data=data, overwrite=arguments.overwrite
     )
     return dataset
 
 
-def path_of(name: str) -> Any:
+def path_of(name: str, arguments: argparse.Namespace) -> Path:
     """Name the file that keeps the measurement of a network."""
-    return ROOT / "results" / "costs" / f"costs-{name}-{torch.get_num_threads()}.nc"
+    settings = f"{arguments.threads}-{arguments.batch_size}-{arguments.repeats}"
+    work: Path = arguments.work
+    return work / "costs" / f"costs-{name}-{settings}.nc"
 
 
 def provenance(names: list[str]) -> dict[str, Any]:
     """Say which networks these are; their names fix all that decides the costs."""
     return {
-        "checkpoint": ", ".join(names),
+        "checkpoint": names[0] if len(names) == 1 else "",
         "checkpoint_sha256": digest([*names, torchvision.__version__]),
         "architecture": names[0] if len(names) == 1 else f"{len(names)} networks",
     }
@@ -176,9 +181,9 @@ def main() -> None:
         f"about {work / 15 + 3 * len(names):.0f} s at 15 a second"
     )
     measured = {
-        name: measure(name, arguments.repeats, arguments.batch_size, arguments.overwrite)
+        name: measure(name, arguments)
         for name in with_time_left(
-            names, str, lambda name: 0.0 if path_of(name).exists() else NETWORKS[name].work * passes + 20
+            names, str, lambda name: 0.0 if path_of(name, arguments).exists() else NETWORKS[name].work * passes + 20
         )
     }
     joined = join(measured)

@@ -31,8 +31,8 @@ from resprobe.units import find
 
 DEFAULTS, QUICK_DEFAULTS = ("resnet56.pt", "plain56.pt"), ("resnet20.pt", "plain20.pt")
 PATH_IMAGES = 100
-# Forward passes that an analysis takes for each version, about: the part before a change is shared.
-PASSES = {"lesion": 0.5, "lesion-curve": 0.7, "reorder": 0.9, "paths": 25}
+# Forward passes that an analysis takes for each version, or of paths for each image, about.
+PASSES = {"lesion": 0.5, "lesion-curve": 0.7, "reorder": 0.9, "paths": 400, "one path": 4}
 
 
 class Part(NamedTuple):
@@ -70,7 +70,7 @@ def parts_of(subject: Subject, arguments: argparse.Namespace) -> list[Part]:
             "paths",
             min(PATH_IMAGES, data.num_images),
             {**by, **estimator},
-            PASSES["paths"] * min(PATH_IMAGES, data.num_images),
+            PASSES["one path" if by else "paths"] * min(PATH_IMAGES, data.num_images),
         ),
         Part(
             subject,

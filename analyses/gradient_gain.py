@@ -6,7 +6,7 @@
 Each network, with and without batch normalisation, sees one batch of digits; `resprobe.gradients` measures the norm of
 each image's loss gradient by the output of every unit (a block of two layers in the plain networks) in float64. Beside
 it the prediction of random Jacobians, `resprobe.gain_predictions`. Batch normalisation uses the batch's statistics. The
-measurement of each network is kept in `results/gradient-gain`, so an interrupted run goes on where it was; the joint
+measurement of each network is kept in `--work`, so an interrupted run goes on where it was; the joint
 result goes to `--out`, the figure to `--figures`.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import xarray as xr
 from rich.console import Console
-from studies import ROOT, parse_study, run_study, study_parser, with_time_left
+from studies import parse_study, run_study, study_parser, with_time_left
 
 import resprobe
 from resprobe import plots, results, tables
@@ -58,7 +58,7 @@ class Network(NamedTuple):
 
 def measure(network: Network, seed: int, arguments: argparse.Namespace) -> xr.Dataset:
     """Measure one network with one seed, or read its result if it is there already."""
-    path = path_of(network, seed, arguments.num_images)
+    path = path_of(network, seed, arguments)
     if path.exists() and not arguments.overwrite:
         return results.open(path)
     common = Common(ckpt=[], arch=f"{network.family}{network.depth}", num_images=arguments.num_images)
@@ -76,9 +76,10 @@ def measure(network: Network, seed: int, arguments: argparse.Namespace) -> xr.Da
     return dataset
 
 
-def path_of(network: Network, seed: int, num_images: int) -> Path:
+def path_of(network: Network, seed: int, arguments: argparse.Namespace) -> Path:
     """Name the file that keeps the measurement of a network."""
-    return ROOT / "results" / "gradient-gain" / f"gradients-{network.name}-seed{seed}-{num_images}.nc"
+    work: Path = arguments.work
+    return work / "gradient-gain" / f"gradients-{network.name}-seed{seed}-{arguments.num_images}.nc"
 
 
 def join(networks: list[Network], measured: list[list[xr.Dataset]], arguments: argparse.Namespace) -> xr.Dataset:
@@ -168,7 +169,7 @@ def main() -> None:
 def work_left(run: tuple[Network, int], arguments: argparse.Namespace) -> float:
     """Give what there is to do for a network: nothing where its result is there."""
     network, seed = run
-    there = path_of(network, seed, arguments.num_images).exists() and not arguments.overwrite
+    there = path_of(network, seed, arguments).exists() and not arguments.overwrite
     return 0.0 if there else network.work
 
 

@@ -21,7 +21,7 @@ def study_parser(description: str | None) -> argparse.ArgumentParser:
         description: The script's docstring.
 
     Returns:
-        A parser with `--quick`, `--out`, `--figures` and `--overwrite`.
+        A parser with `--quick`, `--out`, `--figures`, `--work` and `--overwrite`.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="little of everything, in less than a minute")
@@ -30,6 +30,12 @@ def study_parser(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--figures", type=Path, help="folder of the figures; default notebooks/figures, with --quick results/quick"
+    )
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=ROOT / "results",
+        help="folder that keeps the single measurements of which a joint result is made; default results",
     )
     parser.add_argument("--overwrite", action="store_true", help="compute again what is there")
     return parser

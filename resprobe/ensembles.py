@@ -58,7 +58,7 @@ def ensemble_statements(residual: Study, plain: Study) -> list[Statement]:
         The statements, in the order of the paper. Percentages are errors; medians are over units or draws.
 
     Raises:
-        ResprobeError: If a result is missing, or no path of the residual network was sampled.
+        ResprobeError: If a result is missing, or norms of single paths are not in that of the residual network.
 
     References:
         Veit, Wilber, Belongie 2016 (arXiv 1605.06431), sections 4 and 5.
@@ -69,8 +69,8 @@ def ensemble_statements(residual: Study, plain: Study) -> list[Statement]:
             raise ResprobeError(
                 f"ensemble: expected {', '.join(ANALYSES)} of the {which} net, got no {', '.join(missing)}; run these"
             )
-    if "path_grad_mean" not in residual["paths"]:
-        raise ResprobeError("ensemble: expected sampled paths, got none; run paths with estimator='all'")
+    if "path_grad_rms" not in residual["paths"]:
+        raise ResprobeError("ensemble: expected norms of single paths, got none; run paths with estimator='signs'")
     return [
         _single(residual["lesion"], plain["lesion"]),
         _chain(residual["lesion"], plain["lesion"]),
@@ -200,20 +200,20 @@ def _exponential(residual: xr.Dataset) -> Statement:
 
 
 def exponential_fit(paths: xr.Dataset) -> tuple[float, float]:
-    """Fit a straight line to the logarithm of the mean norm of sampled paths.
+    """Fit a straight line to the logarithm of the root-mean-square norm of single paths.
 
     Args:
-        paths: A result of `paths` with `path_grad_mean`.
+        paths: A result of `paths` with `path_grad_rms`.
 
     Returns:
         Slope per unit, and the share of the variance that the line explains.
     """
-    norm = paths["path_grad_mean"].values
+    norm = paths["path_grad_rms"].values
     shown = np.isfinite(norm) & (norm > 0)
     length, log = paths["path_length"].values[shown], np.log(norm[shown])
     slope, intercept = np.polyfit(length, log, 1)
     rest = log - slope * length - intercept
-    return float(slope), float(1 - rest.var() / log.var())
+    return float(slope), float(1 - rest.var() / log.var()) if log.var() > 0 else float("nan")
 
 
 def _lesion_words(result: xr.Dataset) -> str:

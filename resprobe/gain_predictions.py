@@ -26,12 +26,13 @@ def predicted_gains(architecture: Architecture, init: str, image_side: int) -> F
     five ninths of every kernel lie outside, each layer takes 5/9 of the squared norm away.
 
     - `lsuv` without batch normalisation scales the weights so that padding is made up for: gain 1 per plain layer.
-    - Batch normalisation takes the mean away and divides by the standard deviation: after a ReLU the variance is
-      1/2 - 1 / (2 pi) where the second moment is 1/2, so a plain layer multiplies the squared norm by pi / (pi - 1),
-      about 1.47, whatever the initialisation (Yang et al. 2019, for many images; padding cancels).
-    - A residual unit `relu(x + F(x))` adds the branch's gradient to the shortcut's: 1 + b^2, squared, less what its ReLU
-      stops. b^2 is the product of the branch's two layers; with batch normalisation it is pi / (pi - 1) divided by the
-      variance of x, which grows by about the branch's own in each unit: in the l-th unit b^2 is of order 1 / l
+    - Batch normalisation takes the mean away and divides by the standard deviation. After a ReLU the variance is
+      1/2 - 1 / (2 pi) where the second moment is 1/2: for large batches a plain layer multiplies the squared norm by
+      pi / (pi - 1), about 1.47, whatever the initialisation. That gradients of plain normalised networks grow
+      exponentially, and that no variance of the weights helps, is the result of Yang et al. 2019.
+    - A residual unit `relu(x + F(x))` adds the branch's gradient to the shortcut's: 1 + b^2, squared, less what its
+      ReLU stops. b^2 is the product of the branch's two layers. With batch normalisation it is pi / (pi - 1) divided
+      by the variance of x, which grows by about that of a branch in each unit: in the l-th unit b^2 is of order 1 / l
       (De and Smith 2020), and the product grows as a power of depth, not exponentially.
     - What the ReLU stops is not independent from unit to unit, so x follows a random walk that 0 reflects, of
       500 values per channel, and the gradient goes back through the same masks.

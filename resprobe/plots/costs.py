@@ -7,12 +7,14 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from resprobe.plots.captions import names, require
 from resprobe.plots.theme import STYLE_COLOUR, colour_of, empty_figure, legend_below, settle, themed
 
 MARKERS = "osD^vPX*<>"
+NEAR = 0.3  # in powers of ten
 
 
 def costs(*results: xr.Dataset) -> Figure:
@@ -72,8 +74,8 @@ def _family(name: str) -> str:
 
 
 def _depth(name: str) -> str:
-    """Give the depth that a name tells, or nothing."""
-    found = re.search(r"\d+", name)
+    """Give the depth with which a name ends; variants of a family are where the family is, and have no label."""
+    found = re.search(r"\d+$", name)
     return found[0] if found else ""
 
 
@@ -97,14 +99,22 @@ def _draw(left: Axes, right: Axes, family: str, members: list[tuple[str, xr.Data
             place = [p / u if p == p else m for p, u, m in zip(papers, (1e9, 1e6), (x, y), strict=True)]
             left.plot(*place, **{**look, "markersize": 9, "markerfacecolor": "none", "linestyle": ""})
     right.errorbar(work, fastest, yerr=[0 * fastest, median - fastest], elinewidth=0.8, **look)
-    for ends in {0, len(members) - 1}:
-        name, _ = members[ends]
+    for end, offset, side in ((0, (6, -10), "left"), (-1, (-6, 6), "right")):
         for axes, y in ((left, params), (right, fastest)):
-            axes.annotate(
-                _depth(name),
-                (work[ends], y[ends]),
-                xytext=(6, -9),
-                textcoords="offset points",
-                fontsize=8,
-                color=look["color"],
-            )
+            text, place = _depth(members[end][0]), (float(work[end]), float(y[end]))
+            if not _is_labelled(axes, text, place) and (len(members) > 1 or end):
+                axes.annotate(
+                    text,
+                    place,
+                    xytext=offset,
+                    textcoords="offset points",
+                    ha=side,
+                    fontsize=8,
+                    color=look["color"],
+                )
+
+
+def _is_labelled(axes: Axes, text: str, place: tuple[float, float]) -> bool:
+    """Find out whether a point nearby has the same label already."""
+    labels = [label for label in axes.texts if isinstance(label, Annotation) and label.get_text() == text]
+    return any(np.hypot(*np.log10(np.divide(label.xy, place))) < NEAR for label in labels)

@@ -21,8 +21,9 @@ def ensemble(residual: Study, plain: Study) -> Figure:
     """Plot single deletions, growing lesions, reorderings and path lengths of a residual and a plain network.
 
     After Veit, Wilber and Belongie (2016), whose numbers are drawn in grey where they can be, scaled to the same share
-    of the units. In the last panel `number x mean norm` is what they plot, an upper bound that
-    ignores how paths cancel.
+    of the units. In the last panel the full line is the norm of the sum of all paths of a length; the dotted one,
+    `number x norm of one path`, ignores how they cancel, like the paper's (which takes the mean norm of sampled
+    paths; here it is the root mean square over all of them).
 
     Args:
         residual: Results of the residual network by analysis: `lesion`, `lesion-curve`, `reorder`, `paths`.
@@ -52,15 +53,10 @@ def ensemble(residual: Study, plain: Study) -> Figure:
         grid[0, 1].plot(
             VEIT_FEW / VEIT_UNITS, VEIT_FEW_ERROR, "*", color=PAPER_COLOUR, markersize=11, label="Veit et al."
         )
-        for axes, words in zip(
-            grid.flat,
-            ("One unit deleted", "Several units deleted", "Units reordered", "Gradient by path length"),
-            strict=True,
-        ):
+        panels = ("One unit deleted", "Several units deleted", "Units reordered", "Gradient by path length")
+        for axes, words in zip(grid.flat, panels, strict=True):
             axes.set_title(words)
-            axes.legend(fontsize=8, frameon=True, framealpha=0.85)
-        grid[1, 1].set_ylim(0, 1.45 * grid[1, 1].get_ylim()[1])
-        grid[1, 1].legend(fontsize=8, frameon=True, framealpha=0.85, loc="upper left", ncols=2)
+        _common_legend(figure)
         figure.suptitle(title("Ensemble or chain", [study["lesion"] for study in studies]), x=0.01, ha="left")
         return settle(figure)
 
@@ -94,7 +90,7 @@ def _order(axes: Axes, result: xr.Dataset, index: int, label: str) -> None:
         color=colour_of(index),
         marker=MARKERS[index],
         markersize=4,
-        label=f"{label}, medians",
+        label=label,
     )
     low, high = sorted(axes.get_xlim())
     axes.set_xlim(high, low)
@@ -105,21 +101,32 @@ def _paths(axes: Axes, residual: xr.Dataset, plain: xr.Dataset, labels: list[str
     length = residual["path_length"].values
     number = int(length.max())
     low, high = (end / VEIT_UNITS * number for end in VEIT_EFFECTIVE)
-    axes.axvspan(low, high, color="0.85", linewidth=0, zorder=0.5, label="nearly all, Veit et al.")
-    axes.plot(length, residual["path_share"], "--", color=STYLE_COLOUR, label="paths (binomial)")
+    axes.axvspan(low, high, color="0.85", linewidth=0, zorder=0.5, label="nearly all of the gradient, Veit et al.")
+    axes.plot(length, residual["path_share"], "--", color=STYLE_COLOUR, label="number of paths (binomial)")
     axes.plot(
         length,
         residual["grad_share"],
         color=colour_of(0),
         marker=MARKERS[0],
         markersize=4,
-        label=f"{labels[0]}, norm of their sum",
+        label=labels[0],
     )
-    if "path_grad_mean" in residual:
-        bound = residual["path_share"].values * residual["path_grad_mean"].values
-        axes.plot(length, bound / bound.sum(), ":", color=colour_of(0), linewidth=1.8, label="number x mean norm")
+    if "path_grad_rms" in residual:
+        bound = residual["path_share"].values * residual["path_grad_rms"].values
+        axes.plot(
+            length, bound / bound.sum(), ":", color=colour_of(0), linewidth=1.8, label="number x norm of one path"
+        )
     only = int(plain["path_length"].max())
-    axes.axvline(only, color=colour_of(1), linewidth=1.8, label=f"{labels[1]}, its one path")
+    axes.axvline(only, color=colour_of(1), linewidth=1.8, label="path of the plain network")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))
     axes.set(xlabel="path length (branches)", ylabel="share")
+
+
+def _common_legend(figure: Figure) -> None:
+    """Explain all panels below them, each entry once."""
+    entries: dict[str, object] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3, frameon=False)

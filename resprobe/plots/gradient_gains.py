@@ -26,7 +26,7 @@ def gradient_gain(*results: xr.Dataset) -> Figure:
     the gradient are logarithmic and differ from panel to panel.
 
     Args:
-        results: One Dataset of `gradient-gain`; of several the first is drawn.
+        results: Datasets of `gradient-gain`, drawn over each other.
 
     Returns:
         A figure with eight Axes.
@@ -35,29 +35,29 @@ def gradient_gain(*results: xr.Dataset) -> Figure:
         ResprobeError: No result, or one of another analysis.
     """
     require(results, "gradient-gain")
-    result = results[0]
-    inits = list(dict.fromkeys(result["init"].values.tolist()))
+    inits = list(dict.fromkeys(init for result in results for init in result["init"].values.tolist()))
     with themed():
         figure = empty_figure(width=14, height=7)
         grid = figure.subplots(2, len(PANELS))
         for (family, norm, words), above, below in zip(PANELS, *grid, strict=True):
             above.set_title(words, fontsize=10)
-            for index, init in enumerate(inits):
+            for index, (init, result) in enumerate((init, result) for result in results for init in inits):
                 which = (result["family"] == family) & (result["norm"] == norm) & (result["init"] == init)
                 kind = result.isel(checkpoint=which.values).sortby("num_layers")
                 if kind.sizes["checkpoint"]:
-                    _along(above, kind.isel(checkpoint=-1), index, init)
-                    _by_depth(below, kind, index)
+                    _along(above, kind.isel(checkpoint=-1), index % len(inits), init if index < len(inits) else "")
+                    _by_depth(below, kind, index % len(inits))
             above.set_xlabel("place of the unit, from input to output")
             below.set_xlabel("layers")
             for axes in (above, below):
                 axes.set_yscale("log")
                 axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        grid[0, 0].set_ylabel(f"relative gradient, {int(result['num_layers'].max())} layers")
+        deepest = max(int(result["num_layers"].max()) for result in results)
+        grid[0, 0].set_ylabel(f"relative gradient, {deepest} layers")
         grid[1, 0].set_ylabel("relative gradient, first unit")
         grid[0, 0].plot([], [], "--", color=STYLE_COLOUR, label="random Jacobians")
         figure.align_ylabels(grid[:, 0])
-        figure.suptitle(title("Gradient before training, relative to the last unit", [result]), x=0.01, ha="left")
+        figure.suptitle(title("Gradient before training, relative to the last unit", results), x=0.01, ha="left")
         legend_below(figure, grid[0, 0])
         return settle(figure)
 

@@ -19,7 +19,13 @@ def statements(rows: Sequence[Statement], *, residual: str, plain: str) -> Table
         The table.
     """
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 1, 0))
-    for name, ratio in (("statement", 5), ("Veit et al.", 4), (residual, 5), (plain, 4), ("holds", 2)):
+    for name, ratio in (
+        ("statement", 5),
+        ("Veit et al.", 4),
+        (f"residual: {residual}", 5),
+        (f"plain: {plain}", 5),
+        ("holds", 2),
+    ):
         table.add_column(name, ratio=ratio, overflow="fold")
     for row in rows:
         table.add_row(row.text, row.paper, row.residual, row.plain, "yes" if row.holds else "no")

@@ -6,7 +6,7 @@ COSTS = Fields(
     variables={
         "num_params": Field("parameters", (), "int"),
         "multiply_adds": Field("multiply-adds for one image", (), "int"),
-        "activation_bytes": Field("memory of one image until the backward pass", (), "int", "B"),
+        "activation_bytes": Field("bytes that a training step keeps for one image", (), "int"),
         "seconds_per_image": Field("time of a forward pass per image, fastest", (), "float", "s"),
         "seconds_per_image_median": Field("time of a forward pass per image, median", (), "float", "s"),
         "paper_num_params": Field("parameters according to the paper", (), "float", "1", required=False),
