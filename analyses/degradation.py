@@ -13,12 +13,13 @@ import itertools
 
 import numpy as np
 import seaborn as sns
-import studies
+import trained_nets
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from studies import Net, Options
+from studies import run_study
 from torch import nn
+from trained_nets import Net, Options
 
 import resprobe
 from resprobe.plots.theme import PALETTE, empty_figure, error_axis, settle, themed
@@ -46,17 +47,17 @@ def measure(study: Options) -> xr.Dataset:
     """Train every network, read its log, and measure its gradient before and after training."""
     depths, seeds = (QUICK_DEPTHS, SEEDS[:1]) if study.quick else (DEPTHS, SEEDS)
     nets = [Net(depth, kind, seed=seed) for kind, depth, seed in itertools.product(KINDS, depths, seeds)]
-    studies.train_all(nets, study)
+    trained_nets.train_all(nets, study)
     shape = len(KINDS), len(depths), len(seeds)
-    logs = [studies.training_log(net, study) for net in nets]
-    data = studies.images(study, "train", GRADIENT_IMAGES)
+    logs = [trained_nets.training_log(net, study) for net in nets]
+    data = trained_nets.images(study, "train", GRADIENT_IMAGES)
     initial, trained = (np.full(len(nets), np.nan) for _ in range(2))
     for index, net in enumerate(nets):
         architecture = net.architecture(data)
         initial[index] = gradient_ratio(resprobe.build(architecture, seed=net.seed).to(study.device), net, data)
         trained[index] = gradient_ratio(resprobe.load(net.file(study)).model.to(study.device), net, data)
     variables = {
-        name: studies.labelled(
+        name: trained_nets.labelled(
             ("kind", "depth", "seed", "epoch"),
             np.stack([log[name].values for log in logs]).reshape(*shape, -1),
             logs[0][name].attrs["long_name"],
@@ -68,7 +69,7 @@ def measure(study: Options) -> xr.Dataset:
         ("initial_gradient_ratio", initial, "before training"),
         ("gradient_ratio", trained, "after training"),
     ):
-        variables[name] = studies.labelled(
+        variables[name] = trained_nets.labelled(
             ("kind", "depth", "seed"),
             values.reshape(shape),
             f"gradient norm by the first block's output over that by the last block's, {when}",
@@ -76,10 +77,10 @@ def measure(study: Options) -> xr.Dataset:
     return xr.Dataset(
         variables,
         {
-            "kind": studies.labelled(["kind"], [NAMES[kind] for kind in KINDS], "kind of network"),
-            "depth": studies.labelled(["depth"], depths, "weight layers"),
-            "seed": studies.labelled(["seed"], seeds, "seed of weights, order and augmentation"),
-            "epoch": studies.labelled(["epoch"], logs[0].epoch, "epoch"),
+            "kind": trained_nets.labelled(["kind"], [NAMES[kind] for kind in KINDS], "kind of network"),
+            "depth": trained_nets.labelled(["depth"], depths, "weight layers"),
+            "seed": trained_nets.labelled(["seed"], seeds, "seed of weights, order and augmentation"),
+            "epoch": trained_nets.labelled(["epoch"], logs[0].epoch, "epoch"),
         },
     )
 
@@ -197,13 +198,13 @@ def _depth_axis(axes: Axes, result: xr.Dataset) -> None:
 
 def main() -> None:
     """Train, measure, print, draw."""
-    study = studies.options(studies.parser(__doc__).parse_args())
+    study = trained_nets.parse(__doc__)
     result = measure(study)
     table(result)
     print(*sentences(result), sep="\n")
-    studies.save(result, "degradation", study, references=REFERENCES)
-    studies.save_figure(draw(result), "degradation", study)
+    trained_nets.save(result, "degradation", study, references=REFERENCES)
+    trained_nets.save_figure(draw(result), "degradation", study)
 
 
 if __name__ == "__main__":
-    main()
+    run_study(main)

@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import studies
+import trained_nets
 import xarray as xr
 from matplotlib.figure import Figure
 from scipy import stats
-from studies import Net, Options
+from studies import run_study
+from trained_nets import Net, Options
 
 import resprobe
 from resprobe.plots.theme import PALETTE, empty_figure, settle, themed
@@ -72,18 +73,19 @@ QUANTITIES = {
 
 def measure(net: Net, study: Options) -> dict[str, float]:
     """Measure all quantities of one network; in training's own BN mode where the mode matters."""
-    log = studies.training_log(net, study).isel(epoch=-1)
+    log = trained_nets.training_log(net, study).isel(epoch=-1)
     model = resprobe.load(net.file(study)).model.to(study.device)
     count = 100 if study.quick else PROBE_IMAGES
-    data = studies.images(study, "train", count)
+    data = trained_nets.images(study, "train", count)
+    few = trained_nets.images(study, "train", EIGENVALUE_IMAGES)
     # the gradient is the one that training sees: with the statistics of the batch
     mode = "none" if net.norm == "none" else "batch"
     by = "block" if net.kind == "plain" else None
     gradients = resprobe.gradients(model, data, bn_mode="batch" if mode == "batch" else "running", by=by)
     by_unit = gradients.activation_grad_norm.values
     by_layer = gradients.weight_grad_norm.values
-    paths = resprobe.paths(model, studies.images(study, "train", PATH_IMAGES), by=by)
-    lesion = resprobe.lesion(model, studies.images(study, "test"), by=by)
+    paths = resprobe.paths(model, trained_nets.images(study, "train", PATH_IMAGES), by=by)
+    lesion = resprobe.lesion(model, trained_nets.images(study, "test"), by=by)
     lines = {
         rule: resprobe.smoothness(model, data, bn_modes=[mode], step_rule=rule) for rule in ("gradient", "relative")
     }
@@ -95,7 +97,7 @@ def measure(net: Net, study: Options) -> dict[str, float]:
         "lesion": float(lesion.error.median()),
         "beta": float(lines["gradient"].effective_beta.median()),
         "beta_relative": float(lines["relative"].effective_beta.median()),
-        "top_eigenvalue": studies.top_eigenvalue(model, studies.images(study, "train", EIGENVALUE_IMAGES), mode),
+        "top_eigenvalue": trained_nets.top_eigenvalue(model, few, mode),
     }
 
 
@@ -103,23 +105,23 @@ def measure_all(study: Options) -> xr.Dataset:
     """Train and measure every network; what is measured of one is kept, so that an interrupted run goes on."""
     depths, seeds = (QUICK_DEPTHS, QUICK_SEEDS) if study.quick else (DEPTHS, SEEDS)
     nets = [Net(depth, kind, norm, seed) for kind, norm, depth, seed in itertools.product(KINDS, NORMS, depths, seeds)]
-    studies.train_all(nets, study)
+    trained_nets.train_all(nets, study)
     by_file = {net.file(study): net for net in nets}
-    rows = studies.for_each(list(by_file), lambda file: measure(by_file[file], study), "factorial", study)
+    rows = trained_nets.for_each(list(by_file), lambda file: measure(by_file[file], study), "factorial", study)
     shape = len(KINDS), len(NORMS), len(depths), len(seeds)
     dims = ("shortcut", "normalisation", "depth", "seed")
     return xr.Dataset(
         {
-            name: studies.labelled(
+            name: trained_nets.labelled(
                 dims, np.array([row[name] for row in rows]).reshape(shape), quantity.long_name, quantity.units
             )
             for name, quantity in QUANTITIES.items()
         },
         {
-            "shortcut": studies.labelled(["shortcut"], [NAMES[kind] for kind in KINDS], "kind of network"),
-            "normalisation": studies.labelled(["normalisation"], [NAMES[norm] for norm in NORMS], "normalisation"),
-            "depth": studies.labelled(["depth"], depths, "weight layers"),
-            "seed": studies.labelled(["seed"], seeds, "seed of weights, order and augmentation"),
+            "shortcut": trained_nets.labelled(["shortcut"], [NAMES[kind] for kind in KINDS], "kind of network"),
+            "normalisation": trained_nets.labelled(["normalisation"], [NAMES[norm] for norm in NORMS], "normalisation"),
+            "depth": trained_nets.labelled(["depth"], depths, "weight layers"),
+            "seed": trained_nets.labelled(["seed"], seeds, "seed of weights, order and augmentation"),
         },
     )
 
@@ -243,13 +245,13 @@ def _wrapped(text: str, width: int = 30) -> list[str]:
 
 def main() -> None:
     """Train, measure, print, draw."""
-    study = studies.options(studies.parser(__doc__).parse_args())
+    study = trained_nets.parse(__doc__)
     result = measure_all(study)
     show(result)
     print("", *sentences(result), sep="\n")
-    studies.save(result, "factorial", study, references=REFERENCES)
-    studies.save_figure(draw(result), "factorial", study)
+    trained_nets.save(result, "factorial", study, references=REFERENCES)
+    trained_nets.save_figure(draw(result), "factorial", study)
 
 
 if __name__ == "__main__":
-    main()
+    run_study(main)

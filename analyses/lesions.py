@@ -9,44 +9,18 @@ files, figures to `--figures`. A result that is there already is kept.
 """
 
 import argparse
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import xarray as xr
+from measuring import measure, open_subject
+from studies import parse_study, run_study, study_parser
 
 import resprobe
-from resprobe import plots, results
+from resprobe import plots
 
-ROOT = Path(__file__).parents[1]
 PAIRS = (("resnet20", "plain20"), ("resnet56", "plain56"), ("resnet110", "plain110"))
 PREACTIVATION = "preresnet110"
 DRAWS = 20
 QUICK_IMAGES = 60
-
-
-def measure(
-    analysis: str, function: Callable[..., xr.Dataset], name: str, arguments: argparse.Namespace, **given: Any
-) -> xr.Dataset:
-    """Run one analysis on one network, or read its result if it is there already."""
-    checkpoint = resprobe.load(ROOT / "checkpoints" / f"{name}.pt")
-    assert checkpoint.data is not None
-    num_images = QUICK_IMAGES if arguments.quick else None
-    data = resprobe.open_data(checkpoint.data, normalisation=checkpoint.normalisation, num_images=num_images)
-    options = results.complete_options(function, given)
-    start = time.perf_counter()
-    dataset, found = results.find_or_compute(
-        arguments.out / f"{analysis}-{name}.nc",
-        analysis,
-        lambda: function(checkpoint.model, data, provenance=checkpoint.provenance, **options),
-        options=options,
-        model=checkpoint.provenance,
-        data=data.provenance,
-        overwrite=arguments.overwrite,
-    )
-    print(f"{analysis} of {name}: {'there already' if found else f'{time.perf_counter() - start:.0f} s'}", flush=True)
-    return dataset
 
 
 def sizes(num_units: int, quick: bool) -> list[int]:
@@ -55,32 +29,25 @@ def sizes(num_units: int, quick: bool) -> list[int]:
     return sorted({1, most}) if quick else sorted({round(most * step / 10) for step in range(1, 11)} - {0})
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few images and draws, small networks only")
-    parser.add_argument("--out", type=Path, default=ROOT / "notebooks" / "data", help="folder of the results")
-    parser.add_argument("--figures", type=Path, default=ROOT / "notebooks" / "figures", help="folder of the figures")
-    parser.add_argument("--overwrite", action="store_true", help="compute again what is there")
-    return parser.parse_args()
-
-
 def main() -> None:
     """Measure every network and draw plain against residual."""
-    arguments = parse_arguments()
+    arguments = parse_study(study_parser(__doc__))
     pairs = PAIRS[:1] if arguments.quick else PAIRS
     draws = 2 if arguments.quick else DRAWS
-    residual_lesions = []
-    for residual, plain in pairs:
-        residual_lesions.append(measure("lesion", resprobe.lesion, residual, arguments))
-        plain_lesion = measure("lesion", resprobe.lesion, plain, arguments, by="block")
-        draw([residual_lesions[-1], plain_lesion], f"lesion-{residual}-{plain}", arguments)
-    measure("lesion", resprobe.lesion, PREACTIVATION, arguments)
+    shared = {"num_images": QUICK_IMAGES if arguments.quick else None, "overwrite": arguments.overwrite}
+    folder = arguments.out
     curves, orders = [], []
-    for name, lesions_of in zip((pair[0] for pair in pairs), residual_lesions, strict=True):
+    for names in pairs:
+        residual, plain = (open_subject(f"{name}.pt") for name in names)
+        lesions_of = measure("lesion", resprobe.lesion, residual, folder, **shared)
+        plain_lesion = measure("lesion", resprobe.lesion, plain, folder, by="block", **shared)
+        draw([lesions_of, plain_lesion], f"lesion-{residual.name}-{plain.name}", arguments)
         steps = sizes(lesions_of.sizes["unit"], arguments.quick)
-        curves.append(measure("lesion-curve", resprobe.lesion_curve, name, arguments, num_deleted=steps, draws=draws))
-        orders.append(measure("reorder", resprobe.reorder, name, arguments, num_swaps=steps, draws=draws))
+        curves.append(
+            measure("lesion-curve", resprobe.lesion_curve, residual, folder, num_deleted=steps, draws=draws, **shared)
+        )
+        orders.append(measure("reorder", resprobe.reorder, residual, folder, num_swaps=steps, draws=draws, **shared))
+    measure("lesion", resprobe.lesion, open_subject(f"{PREACTIVATION}.pt"), folder, **shared)
     draw(curves, "lesion-curve", arguments)
     draw(orders, "reorder", arguments)
 
@@ -91,4 +58,4 @@ def draw(datasets: list[xr.Dataset], name: str, arguments: argparse.Namespace) -
 
 
 if __name__ == "__main__":
-    main()
+    run_study(main)

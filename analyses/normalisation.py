@@ -14,10 +14,11 @@ import itertools
 from pathlib import Path
 
 import numpy as np
-import studies
+import trained_nets
 import xarray as xr
 from matplotlib.figure import Figure
-from studies import Options
+from studies import ROOT, run_study
+from trained_nets import Options
 
 import resprobe
 from resprobe.bn_modes import BN_MODES, modes_of
@@ -40,8 +41,8 @@ QUANTITIES = {
 def measure(file: Path, study: Options) -> dict[str, float]:
     """Measure one network in all its modes; the names are quantity and mode."""
     model = resprobe.load(file).model.to(study.device)
-    data = studies.images(study, "train", QUICK_IMAGES if study.quick else NUM_IMAGES)
-    few = studies.images(study, "train", QUICK_IMAGES if study.quick else EIGENVALUE_IMAGES)
+    data = trained_nets.images(study, "train", QUICK_IMAGES if study.quick else NUM_IMAGES)
+    few = trained_nets.images(study, "train", QUICK_IMAGES if study.quick else EIGENVALUE_IMAGES)
     numbers = {}
     for rule, suffix in (("gradient", ""), ("relative", "_relative")):
         lines = resprobe.smoothness(model, data, step_rule=rule).median("batch")
@@ -49,7 +50,7 @@ def measure(file: Path, study: Options) -> dict[str, float]:
             numbers[f"beta{suffix} {mode}"] = float(lines.effective_beta.sel(bn_mode=mode))
             numbers[f"loss_range{suffix} {mode}"] = float(lines.loss_range.sel(bn_mode=mode))
     for mode in modes_of(model):
-        numbers[f"top_eigenvalue {mode}"] = studies.top_eigenvalue(model, few, mode)
+        numbers[f"top_eigenvalue {mode}"] = trained_nets.top_eigenvalue(model, few, mode)
     return numbers
 
 
@@ -57,8 +58,8 @@ def measure_all(study: Options) -> xr.Dataset:
     """Measure every network; a mode that one can't have is NaN."""
     depths = DEPTHS[:1] if study.quick else DEPTHS
     cells = list(itertools.product(KINDS, depths, TRAININGS))
-    files = [studies.ROOT / "checkpoints" / f"{kind}{depth}{training}.pt" for kind, depth, training in cells]
-    rows = studies.for_each(files, lambda file: measure(file, study), "normalisation", study)
+    files = [ROOT / "checkpoints" / f"{kind}{depth}{training}.pt" for kind, depth, training in cells]
+    rows = trained_nets.for_each(files, lambda file: measure(file, study), "normalisation", study)
     values = {name: np.full((len(KINDS), len(depths), len(BN_MODES)), np.nan) for name in QUANTITIES}
     for (kind, depth, _), row in zip(cells, rows, strict=True):
         for key, number in row.items():
@@ -66,11 +67,11 @@ def measure_all(study: Options) -> xr.Dataset:
             values[name][list(KINDS).index(kind), depths.index(depth), BN_MODES.index(mode)] = number
     dims = ("shortcut", "depth", "bn_mode")
     return xr.Dataset(
-        {name: studies.labelled(dims, values[name], *labels) for name, labels in QUANTITIES.items()},
+        {name: trained_nets.labelled(dims, values[name], *labels) for name, labels in QUANTITIES.items()},
         {
-            "shortcut": studies.labelled(["shortcut"], list(KINDS.values()), "kind of network"),
-            "depth": studies.labelled(["depth"], depths, "weight layers"),
-            "bn_mode": studies.labelled(["bn_mode"], BN_MODES, "mode of batch normalisation; none: trained without"),
+            "shortcut": trained_nets.labelled(["shortcut"], list(KINDS.values()), "kind of network"),
+            "depth": trained_nets.labelled(["depth"], depths, "weight layers"),
+            "bn_mode": trained_nets.labelled(["bn_mode"], BN_MODES, "mode of batch normalisation"),
         },
     )
 
@@ -130,13 +131,13 @@ def draw(result: xr.Dataset) -> Figure:
 
 def main() -> None:
     """Measure, print, draw."""
-    study = studies.options(studies.parser(__doc__).parse_args())
+    study = trained_nets.parse(__doc__)
     result = measure_all(study)
     show(result)
     print("", *sentences(result), sep="\n")
-    studies.save(result, "normalisation", study, references=REFERENCES)
-    studies.save_figure(draw(result), "normalisation", study)
+    trained_nets.save(result, "normalisation", study, references=REFERENCES)
+    trained_nets.save_figure(draw(result), "normalisation", study)
 
 
 if __name__ == "__main__":
-    main()
+    run_study(main)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from resprobe.norm_folding import FoldedNetwork, fold_norm
     from resprobe.probes import (
         compare_logits,
+        costs,
         curvature,
         gradients,
         lesion,
@@ -42,6 +43,7 @@ _HOME = {
     # analyses
     "curvature": "resprobe.probes",
     "compare_logits": "resprobe.probes",
+    "costs": "resprobe.probes",
     "gradients": "resprobe.probes",
     "lesion": "resprobe.probes",
     "lesion_curve": "resprobe.probes",
@@ -92,6 +94,7 @@ __all__ = [
     "curvature",
     "compare_logits",
     "deepen",
+    "costs",
     "default_recipe",
     "deleted",
     "fold_norm",

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
+from resprobe.costing import count_params, multiply_adds
 from resprobe.data import NORMALISATIONS, ImageData, Normalisation
 from resprobe.devices import exact_float32, pick_device
 from resprobe.errors import ResprobeError
@@ -114,28 +114,12 @@ def inspect(name: str, common: Common, notify: Notify, *, all_baselines: bool = 
         checkpoint=checkpoint,
         facts=_with_shortcut(checkpoint.facts, units),
         units=units,
-        num_params=sum(parameter.numel() for parameter in checkpoint.network.parameters()),
+        num_params=count_params(checkpoint.network),
         multiply_adds=multiply_adds(checkpoint.network.cpu(), shape),
         input_shape=shape,
         baseline_error=baseline,
         baselines=baselines,
     )
-
-
-def multiply_adds(network: nn.Module, shape: tuple[int, int, int]) -> int:
-    """Count the multiply-adds of convolutions, linear maps and attention for one image.
-
-    Args:
-        network: A network on the CPU, in evaluation mode.
-        shape: The image, `(C, H, W)`.
-
-    Returns:
-        The count; biases, normalisations and activations are left out.
-    """
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        network(torch.zeros(1, *shape))
-    return int(counter.get_total_flops()) // 2
 
 
 def _images(name: str, checkpoint: Checkpoint, common: Common, notify: Notify) -> ImageData | None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from resprobe import cli
+from resprobe.costing import multiply_adds
 from resprobe.errors import ResprobeError
-from resprobe.inspecting import multiply_adds
 from resprobe.networks import build, parse_architecture
 from resprobe.opening import parse_facts
 

@@ -1,3 +1,4 @@
+import json
 import shutil
 import subprocess
 import sys
@@ -8,8 +9,10 @@ import pytest
 from nbclient import NotebookClient
 
 from resprobe import results
+from resprobe.ensembles import ANALYSES
 
 ROOT = Path(__file__).parents[1]
+REAL = ROOT.parent / "shared" / "real"
 NOTEBOOKS = ROOT / "notebooks"
 
 
@@ -20,6 +23,22 @@ def quick_lesions(tmp_path_factory):
     command = [sys.executable, "analyses/lesions.py", "--quick", "--out", folder / "data", "--figures", folder]
     subprocess.run(command, cwd=ROOT, check=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def quick_study(tmp_path_factory):
+    """Give the folder that `python analyses/NAME.py --quick` has filled, and what it printed."""
+    done = {}
+
+    def run_quick(name):
+        if name not in done:
+            folder = tmp_path_factory.mktemp(name)
+            options = ["--out", folder / "data", "--figures", folder, "--work", folder / "work"]
+            command = [sys.executable, f"analyses/{name}.py", "--quick", *options]
+            done[name] = folder, subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        return done[name]
+
+    return run_quick
 
 
 def run(notebook, folder):
@@ -75,6 +94,26 @@ def test_quick_construction_writes_results_networks_and_figures(quick_constructi
     assert before[0] == before[1] == before[3] != before[2]
 
 
+STUDIES = {
+    "costs": ({"costs"}, {"costs"}, "largest differences from the papers"),
+    "gradient_gain": ({"gradient-gain"}, {"gradient-gain"}, "measured divided by predicted"),
+    "ensemble": (
+        {f"{analysis}-{net}20" for analysis in ANALYSES for net in ("resnet", "plain")},
+        {"ensemble-resnet20-plain20"},
+        "holds (median error rises by at most 5%)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_quick_study(name, quick_study):
+    expected_results, expected_figures, expected_text = STUDIES[name]
+    folder, printed = quick_study(name)
+    assert {path.stem for path in (folder / "data").glob("*.nc")} == expected_results
+    assert {path.stem for path in folder.glob("*.png")} == expected_figures
+    assert expected_text in printed
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning")
 @pytest.mark.parametrize("source", ["stored", "quick"])
 def test_construction(source, tmp_path, quick_construction):
@@ -87,14 +126,74 @@ def test_construction(source, tmp_path, quick_construction):
     assert f"{deeper}, random: training error " in printed
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning")
+@pytest.mark.parametrize("source", ["stored", "quick"])
+@pytest.mark.parametrize("name", STUDIES)
+def test_study_notebook(name, source, tmp_path, quick_study):
+    data = NOTEBOOKS / "data" if source == "stored" else quick_study(name)[0] / "data"
+    shutil.copytree(data, tmp_path / "data")
+    outputs = run(f"{name}.ipynb", tmp_path)
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    printed = "".join(output.text for output in outputs if output.output_type == "stream")
+    expected = {"costs": "the shortcuts of ResNet-20 add 0 parameters", "gradient_gain": "gradient at the first unit"}
+    assert expected.get(name, "deleting one unit of a residual network hardly matters") in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("costs", ["--repeats", "0"], "repeats: expected 1 or more, got 0; choose another"),
+        ("gradient_gain", ["--num-images", "1"], "num images: expected 2 or more, which statistics need, got 1"),
+        (
+            "ensemble",
+            ["--residual", "plain20.pt", "--plain", "resnet20.pt"],
+            "expected a residual network, got plain20",
+        ),
+        ("ensemble", ["--plain", "plain20.pt"], "expected a checkpoint beside --plain, got none; give --residual too"),
+    ],
+)
+def test_bad_options_are_one_line(name, options, message):
+    command = [sys.executable, f"analyses/{name}.py", "--quick", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{name}.py: error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def images_of(dataset):
+    """Give the number of images that a stored result is of."""
+    if dataset.attrs["analysis"] in ("paths", "race"):
+        return {"paths": 100, "race": 1297}[dataset.attrs["analysis"]]
+    if dataset.attrs["data"] == "digits":
+        return 500
+    return 1000 if dataset.attrs["analysis"] == "lesion" else 300
+
+
 @pytest.mark.parametrize("path", sorted((NOTEBOOKS / "data").glob("*.nc")), ids=lambda path: path.stem)
 def test_stored_results_are_of_the_stored_checkpoints(path):
     import hashlib
 
     dataset = results.open(path)
-    num_images = {"paths": 100, "race": 1297}.get(dataset.attrs["analysis"], 500)
-    assert dataset.attrs["num_images"] == num_images
-    if path.stem == "race-perceptron":  # its networks are made and trained by the script alone
+    if not dataset.attrs["checkpoint"]:
+        assert dataset.attrs["analysis"] in ("costs", "gradient-gain", "race")
         return
     file = ROOT / "checkpoints" / dataset.attrs["checkpoint"]
+    if dataset.attrs["data"] != "digits":
+        file = REAL / file.name
+        if not file.exists():
+            pytest.skip("the folder shared/real with real checkpoints is not beside the repository")
     assert dataset.attrs["checkpoint_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert dataset.attrs["num_images"] == images_of(dataset)
+
+
+def test_stored_lesions_of_others_are_those_of_an_independent_count():
+    if not REAL.is_dir():
+        pytest.skip("the folder shared/real with real checkpoints is not beside the repository")
+    expected = json.loads((REAL / "expected-lesions.json").read_text())
+    for name in ("tomgoldstein-resnet56", "tomgoldstein-plain56"):
+        dataset = results.open(NOTEBOOKS / "data" / f"lesion-{name}.nc")
+        counts = {unit: entry["num_correct"] for unit, entry in expected[f"{name}.t7"].items()}
+        assert abs(int(dataset.baseline_num_correct) - counts["baseline"]) <= 1
+        for unit, count in zip(dataset.unit.values, dataset.num_correct.values, strict=True):
+            assert abs(int(count) - counts[unit]) <= 1

@@ -5,8 +5,11 @@ changed.
 """
 
 from resprobe.plots.comparisons import comparison, race
+from resprobe.plots.costs import costs
 from resprobe.plots.curvature import curvature
 from resprobe.plots.dispatch import plot
+from resprobe.plots.ensembles import ensemble
+from resprobe.plots.gradient_gains import gradient_gain
 from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
@@ -23,6 +26,9 @@ from resprobe.plots.unravelled import unravelled
 __all__ = [
     "curvature",
     "comparison",
+    "costs",
+    "ensemble",
+    "gradient_gain",
     "gradients",
     "lesion",
     "lesion_curve",

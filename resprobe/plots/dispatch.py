@@ -7,7 +7,9 @@ from matplotlib.figure import Figure
 
 from resprobe.errors import ResprobeError
 from resprobe.plots.comparisons import comparison, race
+from resprobe.plots.costs import costs
 from resprobe.plots.curvature import curvature
+from resprobe.plots.gradient_gains import gradient_gain
 from resprobe.plots.gradients import gradients
 from resprobe.plots.lesion_curves import lesion_curve
 from resprobe.plots.lesions import lesion
@@ -32,6 +34,8 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "curvature": curvature,
     "norm-lesion": norm_lesion,
     "surface": surface,
+    "costs": costs,
+    "gradient-gain": gradient_gain,
     "training": training,
 }
 

@@ -1,5 +1,6 @@
 """Analyses: each takes a model and batches and returns an xarray.Dataset."""
 
+from resprobe.probes.costs import costs
 from resprobe.probes.gradients import gradients
 from resprobe.probes.lesions import lesion, lesion_curve
 from resprobe.probes.logit_comparison import compare_logits
@@ -14,6 +15,7 @@ from resprobe.probes.surfaces import surface
 __all__ = [
     "curvature",
     "compare_logits",
+    "costs",
     "gradients",
     "lesion",
     "lesion_curve",

@@ -8,7 +8,9 @@ import xarray as xr
 from resprobe.errors import ResprobeError
 from resprobe.results.fields.common import KINDS, Field, Fields
 from resprobe.results.fields.comparisons import COMPARISON, RACE
+from resprobe.results.fields.costs import COSTS
 from resprobe.results.fields.curvature import CURVATURE
+from resprobe.results.fields.gradient_gains import GRADIENT_GAIN
 from resprobe.results.fields.gradients import GRADIENTS, RESPONSES
 from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
 from resprobe.results.fields.norm_lesions import NORM_LESION
@@ -36,6 +38,8 @@ SCHEMA: dict[str, Fields] = {
     "curvature": CURVATURE,
     "norm-lesion": NORM_LESION,
     "surface": SURFACE,
+    "costs": COSTS,
+    "gradient-gain": GRADIENT_GAIN,
     "training": TRAINING,
     "comparison": COMPARISON,
     "race": RACE,

@@ -7,7 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from resprobe.tables.comparisons import comparison, race
+from resprobe.tables.costs import costs
 from resprobe.tables.curvature import curvature
+from resprobe.tables.gradient_gains import gradient_gain
 from resprobe.tables.gradients import gradients, responses
 from resprobe.tables.lesions import lesion, lesion_curve, reorder
 from resprobe.tables.norm_lesions import norm_lesion
@@ -29,6 +31,8 @@ _TABLES: dict[str, Callable[[xr.Dataset], tuple[Table | Sequence[Table], str]]] 
     "curvature": curvature,
     "norm-lesion": norm_lesion,
     "surface": surface,
+    "costs": costs,
+    "gradient-gain": gradient_gain,
     "training": training,
 }
 

@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
 
 def run(name, folder, *options):
     """Run a quick study into a folder and give what it printed."""
-    paths = [f"--{what}={folder / what}" for what in ("nets", "out", "figures")]
+    paths = [f"--{what}={folder / what}" for what in ("work", "out", "figures")]
     command = [sys.executable, f"analyses/{name}.py", "--quick", *paths, *options]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
@@ -43,16 +43,16 @@ def test_degradation(degradation, folder):
     assert dict(result.train_loss.sizes) == {"kind": 2, "depth": 2, "seed": 1, "epoch": 2}
     assert result.attrs["command"] == "python analyses/degradation.py --quick"
     assert all(variable.attrs.keys() >= {"long_name", "units"} for variable in result.data_vars.values())
-    log = xr.open_dataset(folder / "nets" / "plain14-seed0-training.nc")
+    log = xr.open_dataset(folder / "work" / "quick-nets" / "plain14-seed0-training.nc")
     np.testing.assert_array_equal(result.train_loss.sel(kind="plain", depth=14, seed=0), log.train_loss)
     assert "plain-14 against plain-8" in degradation
     assert (folder / "figures" / "degradation.png").stat().st_size > 10_000
 
 
 def test_trained_networks_are_kept(degradation, folder):
-    files = {path: path.stat().st_mtime_ns for path in (folder / "nets").iterdir()}
+    files = {path: path.stat().st_mtime_ns for path in (folder / "work" / "quick-nets").iterdir()}
     assert "to train" not in run("degradation", folder)
-    assert {path: path.stat().st_mtime_ns for path in (folder / "nets").iterdir()} == files
+    assert {path: path.stat().st_mtime_ns for path in (folder / "work" / "quick-nets").iterdir()} == files
 
 
 def test_factorial(degradation, folder):
@@ -70,7 +70,7 @@ def test_factorial(degradation, folder):
 
 
 def test_factorial_goes_on(degradation, folder):
-    kept = folder / "nets" / "factorial.json"
+    kept = folder / "work" / "quick-nets" / "factorial.json"
     if not kept.exists():
         run("factorial", folder)
     rows = json.loads(kept.read_text())

@@ -48,6 +48,8 @@ def synthetic_result(
         "responses": lambda: _responses(rng, num_units),
         "comparison": _comparison,
         "race": lambda: _race(rng),
+        "costs": lambda: _costs(num_units),
+        "gradient-gain": lambda: _gradient_gain(rng, num_units),
     }
     dataset = label(build[analysis](), analysis)
     dataset.attrs = make_attrs(
@@ -322,6 +324,55 @@ def _surface(rng: np.random.Generator) -> xr.Dataset:
         | {"num_nonfinite": 0}
         | _baseline(),
         {"draw": np.arange(5), "direction_x": x},
+    )
+
+
+def _costs(num_units: int) -> xr.Dataset:
+    sizes = np.arange(1, 4)
+    variables = {
+        "num_params": 100_000 * num_units * sizes,
+        "multiply_adds": 15_000_000 * num_units * sizes,
+        "activation_bytes": 400_000 * num_units * sizes,
+        "seconds_per_image": 0.001 * num_units * sizes,
+        "seconds_per_image_median": 0.0012 * num_units * sizes,
+        "paper_num_params": np.array([0.9e6, np.nan, 2.7e6]),
+        "paper_multiply_adds": np.array([1.4e8, np.nan, np.nan]),
+        "num_images": np.full(3, 2),
+    }
+    names = ["resnet20", "resnet38", "plain20"]
+    return xr.Dataset({name: ("checkpoint", value) for name, value in variables.items()}, {"checkpoint": names})
+
+
+def _gradient_gain(rng: np.random.Generator, num_units: int) -> xr.Dataset:
+    kinds = [
+        (family, norm, init, units)
+        for family in ("plain", "resnet")
+        for norm in ("none", "batch")
+        for init in ("he", "lsuv")
+        for units in (num_units // 3, num_units)
+    ]
+    shape = (len(kinds), 2, num_units)
+    place = np.arange(1, num_units + 1)
+    slope = np.array([{"plain": 0.4, "resnet": 0.05}[kind[0]] * (1 if kind[1] == "batch" else -1) for kind in kinds])
+    units = np.array([kind[3] for kind in kinds])
+    log = np.where(place <= units[:, None], slope[:, None] * (units[:, None] - place), np.nan)
+    norms = np.exp(log[:, None] + 0.05 * rng.normal(size=shape) * (place < units[:, None])[:, None])
+    return xr.Dataset(
+        {
+            "relative_grad_norm": (("checkpoint", "draw", "place"), norms),
+            "predicted_grad_norm": (("checkpoint", "place"), np.exp(log)),
+        },
+        {
+            "checkpoint": ["-".join(map(str, kind)) for kind in kinds],
+            **{
+                name: ("checkpoint", [kind[index] for kind in kinds])
+                for index, name in enumerate(("family", "norm", "init"))
+            },
+            "num_layers": ("checkpoint", 2 * units + 2),
+            "num_units": ("checkpoint", units),
+            "draw": [0, 1],
+            "place": place,
+        },
     )
 
 

@@ -1,0 +1,272 @@
+"""What the studies share that train networks: their options, the networks, what is measured of each, their files."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import xarray as xr
+from matplotlib.figure import Figure
+from studies import ROOT, parse_study, study_parser
+from torch import nn
+
+import resprobe
+from resprobe import plots
+from resprobe.bn_modes import in_mode
+from resprobe.devices import device_of, pick_device
+from resprobe.probes.hessians import top_eigenvectors
+from resprobe.probes.repeated_batches import RepeatedBatches
+from resprobe.training.recipe import Recipe
+from resprobe.writing import whole_file
+
+QUICK_EPOCHS = 2
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every study is told.
+
+    Attributes:
+        quick: Measure little, to see that everything works.
+        data: Name of a dataset.
+        data_dir: Where downloaded datasets are kept.
+        device: Where to train and measure.
+        nets: Folder of the trained networks; one that is there is not trained again.
+        out: Folder of the results.
+        figures: Folder of the figures.
+        overwrite: Measure again what is there.
+    """
+
+    quick: bool
+    data: str
+    data_dir: Path
+    device: torch.device
+    nets: Path
+    out: Path
+    figures: Path
+    overwrite: bool
+
+
+def parse(description: str | None) -> Options:
+    """Read the command line of a study that trains networks; a quick one has folders of its own."""
+    parser = study_parser(description)
+    parser.add_argument("--data", default="digits", help="dataset (default: digits)")
+    parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="where downloaded datasets are kept")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
+    arguments = parse_study(parser)
+    nets = arguments.work / ("quick-nets" if arguments.quick else "nets")
+    for folder in (nets, arguments.out, arguments.figures):
+        folder.mkdir(parents=True, exist_ok=True)
+    return Options(
+        quick=arguments.quick,
+        data=arguments.data,
+        data_dir=arguments.data_dir,
+        device=pick_device(arguments.device),
+        nets=nets,
+        out=arguments.out,
+        figures=arguments.figures,
+        overwrite=arguments.overwrite,
+    )
+
+
+@dataclass(frozen=True, order=True)
+class Net:
+    """A network of a study.
+
+    Attributes:
+        depth: Weight layers.
+        kind: `plain` or `resnet`.
+        norm: `batch` or `none`.
+        seed: Of its weights and its training.
+    """
+
+    depth: int
+    kind: str
+    norm: str = "batch"
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its architecture, with what differs from the default."""
+        return f"{self.kind}{self.depth}{'' if self.norm == 'batch' else '-nonorm'}"
+
+    def file(self, study: Options) -> Path:
+        """Name its checkpoint."""
+        return study.nets / f"{self.name}-seed{self.seed}.pt"
+
+    def architecture(self, data: resprobe.ImageData) -> resprobe.Architecture:
+        """Give its facts, for the channels and classes of some images."""
+        assert data.num_classes is not None
+        return resprobe.parse_architecture(
+            f"{self.kind}{self.depth}",
+            in_channels=data.image_shape[0],
+            num_classes=data.num_classes,
+            norm=self.norm,
+        )
+
+    def recipe(self, data: resprobe.ImageData, study: Options) -> Recipe:
+        """Give its recipe: the default one of the dataset."""
+        quick = {"epochs": QUICK_EPOCHS, "warmup_epochs": 0} if study.quick else {}
+        return resprobe.default_recipe(self.architecture(data), study.data, seed=self.seed, **quick)
+
+
+def images(study: Options, split: str, num_images: int | None = None) -> resprobe.ImageData:
+    """Open the images of a study."""
+    return resprobe.open_data(study.data, split=split, num_images=num_images, data_dir=study.data_dir)
+
+
+def train(net: Net, study: Options) -> Path:
+    """Train one network, or go on with it, or do nothing where it is there."""
+    train_images, test_images = images(study, "train"), images(study, "test")
+    resprobe.train(
+        net.architecture(train_images),
+        train_images,
+        test_images,
+        recipe=net.recipe(train_images, study),
+        out=net.file(study),
+        device=study.device,
+    )
+    return net.file(study)
+
+
+def train_all(nets: Sequence[Net], study: Options) -> None:
+    """Train what isn't there yet, on a CPU one network per core and with one thread each.
+
+    PyTorch's sums depend on the number of threads, so that one thread each is also what makes a training repeatable.
+    """
+    missing = sorted({net for net in nets if not net.file(study).exists()}, reverse=True)
+    if not missing:
+        return
+    on_cpu = study.device.type == "cpu"
+    workers = min(len(missing), (os.cpu_count() or 1) if on_cpu else 1)
+    if on_cpu:
+        os.environ["OMP_NUM_THREADS"] = "1"
+    seconds = sum(_estimate(missing, study)) / workers
+    print(f"{len(missing)} networks to train, {workers} at a time: about {_duration(seconds)}", flush=True)
+    start, done = time.perf_counter(), 0
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(train, net, study) for net in missing]):
+            done += 1
+            elapsed = time.perf_counter() - start
+            left = _duration(elapsed / done * (len(missing) - done))
+            print(f"{future.result().stem}: {done} of {len(missing)} trained, about {left} left", flush=True)
+
+
+def _estimate(nets: Sequence[Net], study: Options) -> Iterator[float]:
+    """Time two steps of each network's shallowest like and scale them by depth, in seconds for its whole training."""
+    data = images(study, "train")
+    pixels, labels = next(iter(data))
+    per_layer: dict[tuple[str, str], float] = {}
+    for net in sorted(nets):
+        recipe = net.recipe(data, study)
+        if (net.kind, net.norm) not in per_layer:
+            model = resprobe.build(net.architecture(data), seed=0).to(study.device).train()
+            batch = pixels[: recipe.batch_size].to(study.device), labels[: recipe.batch_size].to(study.device)
+            for _ in range(2):  # the first warms up
+                start = time.perf_counter()
+                F.cross_entropy(model(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
+                seconds = time.perf_counter() - start
+            per_layer[net.kind, net.norm] = seconds / net.depth
+        steps = recipe.epochs * -(-data.num_images // recipe.batch_size)
+        yield per_layer[net.kind, net.norm] * net.depth * steps
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def for_each(
+    checkpoints: Sequence[Path], measure: Callable[[Path], Mapping[str, float]], name: str, study: Options
+) -> list[dict[str, float]]:
+    """Measure one network after the other and keep what is done, so that an interrupted run goes on.
+
+    Args:
+        checkpoints: Files of trained networks.
+        measure: Gives the numbers of one of them.
+        name: Of the study; the numbers are kept under it, beside the networks that are trained for studies.
+        study: Its options.
+
+    Returns:
+        The numbers of each network.
+    """
+    kept = study.nets / f"{name}.json"
+    rows: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() and not study.overwrite else {}
+    start, done = time.perf_counter(), 0
+    waiting = [file for file in checkpoints if rows.get(file.stem, {}).get("sha256") != sha256(file)]
+    for file in waiting:
+        rows[file.stem] = {"sha256": sha256(file), "numbers": dict(measure(file))}
+        with whole_file(kept) as temporary:
+            temporary.write_text(json.dumps(rows, indent=1))
+        done += 1
+        left = _duration((time.perf_counter() - start) / done * (len(waiting) - done))
+        print(f"{file.stem}: {done} of {len(waiting)} measured, about {left} left", flush=True)
+    return [rows[file.stem]["numbers"] for file in checkpoints]
+
+
+def sha256(file: Path) -> str:
+    """Give the hash of a file."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def top_eigenvalue(model: nn.Module, data: resprobe.ImageData, mode: str) -> float:
+    """Find the largest eigenvalue of the Hessian of the mean loss, in a mode of batch normalisation."""
+    batches = RepeatedBatches(data, device_of(model), torch.float32)
+    values, _ = top_eigenvectors(in_mode(model, mode, torch.float32, batches.example), batches, 1)
+    return float(values[0])
+
+
+def training_log(net: Net, study: Options) -> xr.Dataset:
+    """Read the log of a trained network."""
+    path = net.file(study)
+    return resprobe.results.open(path.with_name(f"{path.stem}-training.nc"))
+
+
+def save(dataset: xr.Dataset, name: str, study: Options, **attributes: Any) -> Path:
+    """Write the Dataset of a study, whole or not at all.
+
+    Args:
+        dataset: Every variable with `long_name` and `units`.
+        name: Of the study.
+        study: Its options.
+        **attributes: What else the file is to say.
+
+    Returns:
+        The file.
+    """
+    dataset.attrs = {
+        "study": name,
+        "command": f"python analyses/{name}.py" + (" --quick" if study.quick else ""),
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "resprobe_version": resprobe.__version__,
+        "torch_version": torch.__version__,
+        "device": str(study.device),
+        "data": study.data,
+        **attributes,
+    }
+    path = study.out / f"{name}.nc"
+    with whole_file(path) as temporary:
+        dataset.to_netcdf(temporary, engine="netcdf4")
+    print(f"saved {path}")
+    return path
+
+
+def save_figure(figure: Figure, name: str, study: Options) -> None:
+    """Write the figure of a study."""
+    path = study.figures / f"{name}.png"
+    plots.save_figure(figure, path)
+    print(f"saved {path}")
+
+
+def labelled(dims: Sequence[str], values: Any, long_name: str, units: str = "1") -> tuple[Any, ...]:
+    """Make a variable with its labels."""
+    return tuple(dims), np.asarray(values), {"long_name": long_name, "units": units}
