@@ -405,6 +405,45 @@ class TestResuming:
         assert_same_training(out, log, reference)
 
 
+class TestStart:
+    start = build(TINY, seed=11).state_dict()
+
+    def test_it_starts_there_and_resumes_to_the_bit(self, reference, tmp_path):
+        whole, out = tmp_path / "whole.pt", tmp_path / "net.pt"
+        before = {name: tensor.clone() for name, tensor in self.start.items()}
+        log = train_tiny(whole, start=self.start)
+        assert all(torch.equal(self.start[name], tensor) for name, tensor in before.items())
+        assert not log.train_loss.equals(reference[1].train_loss)
+        with pytest.raises(KeyboardInterrupt):
+            train_tiny(out, start=self.start, progress=interrupt_at_batch(5))
+        again = train_tiny(out, start=self.start)
+        assert again.train_loss.equals(log.train_loss)
+        states = [read(path)["state_dict"] for path in (whole, out)]
+        assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+        assert json.loads(log.attrs["settings"])["start_sha256"] == read(whole)["start"]["sha256"]
+
+    def test_the_weights_of_the_seed_as_start_change_nothing(self, reference, tmp_path):
+        log = train_tiny(tmp_path / "net.pt", start=build(TINY, seed=RECIPE.seed).state_dict())
+        assert log.train_loss.equals(reference[1].train_loss)
+
+    def test_another_start_is_another_training(self, reference, tmp_path):
+        out, _ = reference
+        with pytest.raises(ResprobeError, match=r"net.pt: expected the same training, got start.sha256 None instead"):
+            train_tiny(out, start=self.start)
+        with pytest.raises(KeyboardInterrupt):
+            train_tiny(tmp_path / "net.pt", start=self.start, progress=interrupt_at_batch(5))
+        with pytest.raises(ResprobeError, match=r"got start.sha256 '[0-9a-f]+' instead of None"):
+            train_tiny(tmp_path / "net.pt")
+
+    def test_tensors_of_another_network(self, tmp_path):
+        other = build(parse_architecture("resnet8", width=4, in_channels=1), seed=0).state_dict()
+        with pytest.raises(ResprobeError, match=r"start of resnet8: conv1.weight: expected shape \(2, 1, 3, 3\), got"):
+            train_tiny(tmp_path / "net.pt", start=other)
+        deeper = build(parse_architecture("resnet14", width=2, in_channels=1), seed=0).state_dict()
+        with pytest.raises(ResprobeError, match=r"layer1.1.conv1.weight: expected no such tensor, got shape"):
+            train_tiny(tmp_path / "net.pt", start=deeper)
+
+
 class TestFinished:
     def test_it_is_not_repeated(self, reference):
         out, log = reference
