@@ -89,7 +89,7 @@ def main() -> None:
         _fail("memory: expected room for a batch on the device, got none; give a smaller --batch-size", 1)
     # depending on its version, typer turns an interruption into an exception or into this exit code
     if code == INTERRUPTED:
-        _fail("interrupted; what was not finished was not written", INTERRUPTED)
+        _fail("interrupted; no file is half-written", INTERRUPTED)
     sys.exit(code or 0)
 
 

@@ -222,7 +222,7 @@ class TestOtherCommands:
             code, out, err = resprobe(*arguments)
         assert (code, out) == (130, "")
         kept = "results/surface-resnet8.nc keeps 4 of 9 points; the same command goes on with it"
-        assert err.splitlines() == [kept, "resprobe: error: interrupted; what was not finished was not written"]
+        assert err.splitlines() == [kept, "resprobe: error: interrupted; no file is half-written"]
         assert int(results.open("results/surface-resnet8.nc").done.sum()) == 4
         assert resprobe("plot", "results/surface-resnet8.nc")[0] == 0
         code, _, err = resprobe(*arguments, "--seed", 1)
@@ -537,7 +537,7 @@ class TestErrors:
         before = files(folder)
         code, out, err = resprobe(*LESION)
         assert (code, out) == (130, "")
-        assert err == "resprobe: error: interrupted; what was not finished was not written\n"
+        assert err == "resprobe: error: interrupted; no file is half-written\n"
         assert files(folder) == before
 
 
@@ -573,7 +573,7 @@ class TestProcess:
                 process.kill()
         assert process.returncode == 130
         assert out == ""
-        assert err == "resprobe: error: interrupted; what was not finished was not written\n"
+        assert err == "resprobe: error: interrupted; no file is half-written\n"
         assert not (folder / "results").exists()
 
     def test_ctrl_c_during_a_surface(self, resprobe, folder):
