@@ -57,7 +57,7 @@ def _draw_densities(axes: Axes, results: tuple[xr.Dataset, ...]) -> None:
             axes.plot(
                 values[chosen], np.full(chosen.sum(), height), "o", color=colour, markerfacecolor=face, markersize=5
             )
-    axes.plot([], [], "o", color="0.35", markersize=5, label="largest eigenvalues, and the smallest")
+    axes.plot([], [], "o", color="0.35", markersize=5, label=_marks(results))
     axes.set_xlabel("eigenvalue [nat]")
     axes.set_ylabel("density [1/nat]")
 
@@ -72,6 +72,12 @@ def _draw_blocks(axes: Axes, results: list[tuple[int, xr.Dataset]]) -> None:
     if first.sizes["block"] > 8:
         axes.tick_params(axis="x", rotation=90, labelsize=7)
     axes.set_ylabel("largest eigenvalue\nof the block [nat]")
+
+
+def _marks(results: tuple[xr.Dataset, ...]) -> str:
+    """Say what the marks are, and what the open ones are where there are some."""
+    converged = all(bool(result.converged.all()) and bool(result.lowest_converged) for result in results)
+    return "largest eigenvalues, and the smallest" + ("" if converged else " (open: not converged)")
 
 
 def _trace(result: xr.Dataset) -> str:

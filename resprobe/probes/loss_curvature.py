@@ -134,7 +134,7 @@ def curvature(
     Example:
         >>> import resprobe
         >>> net = resprobe.build(resprobe.parse_architecture("resnet8", in_channels=1, width=2), seed=0)
-        >>> digits = resprobe.open_data("digits", num_images=20, batch_size=10)
+        >>> digits = resprobe.open_data("digits", num_images=10)
         >>> result = resprobe.curvature(net, digits, num_eigenvalues=2, num_probes=4, num_lanczos=4)
         >>> dict(result.eigenvalue.sizes), bool(result.converged.all())
         ({'rank': 2}, True)

@@ -584,6 +584,24 @@ class TestNames:
         assert figure.get_suptitle() == "Training: network"
 
 
+class TestCurvature:
+    def test_marks_are_the_eigenvalues(self, make_result):
+        result = make_result("curvature")
+        figure = plots.curvature(result)
+        full, empty = figure.axes[0].lines[1:3]
+        assert full.get_xdata().tolist() == [12.1, 6.4, -0.5]
+        assert empty.get_xdata().tolist() == [2.2]
+        assert legend(figure)[1].endswith("(open: not converged)")
+        drawn = figure.axes[0].lines[0].get_ydata()
+        assert np.nanmax(drawn) == float(result.density.max())
+        assert [text.get_text() for text in figure.axes[1].get_xticklabels()] == ["stem", "head"]
+
+    def test_nothing_finite(self, make_result):
+        result = make_result("curvature")
+        missing = result.assign(eigenvalue=result.eigenvalue * np.nan, density=result.density * np.nan)
+        assert np.isnan(plots.curvature(missing).axes[0].lines[0].get_ydata()).all()
+
+
 class TestAll:
     @pytest.mark.parametrize("analysis", ANALYSES)
     def test_plot_chooses_the_figure_and_leaves_everything_else_alone(self, make_result, analysis):
