@@ -10,7 +10,7 @@ from resprobe.tables.layout import empty_table
 def gradient_gain(dataset: xr.Dataset) -> tuple[Table, str]:
     """Make the table of the gradient at the first unit, relative to the last, one row for each kind of network."""
     depths = sorted({int(depth) for depth in dataset["num_layers"].values})
-    table = empty_table(["network", "norm", "init"], [*map(str, depths), "Jacobians", "a unit"])
+    table = empty_table(["network", "norm", "init"], [*map(str, depths), "random", "a unit"])
     kinds = dict.fromkeys(zip(*(dataset[name].values.tolist() for name in ("family", "norm", "init")), strict=True))
     for family, norm, init in kinds:
         which = (dataset["family"] == family) & (dataset["norm"] == norm) & (dataset["init"] == init)
@@ -27,7 +27,7 @@ def gradient_gain(dataset: xr.Dataset) -> tuple[Table, str]:
     return table, "\n".join([
         "gradient at the first unit's output, relative to the last's, by the number of layers: geometric mean over "
         f"{dataset.sizes['draw']} seeds",
-        f"random Jacobians' prediction, and the measured mean gain of a unit: of {deepest} layers",
+        f"random: what random Jacobians predict; a unit: its measured mean gain; both of {deepest} layers",
         _departure(dataset),
     ])  # fmt: skip
 
