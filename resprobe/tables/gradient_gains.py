@@ -42,19 +42,22 @@ def whole_gain(dataset: xr.Dataset) -> xr.DataArray:
         `(checkpoint,)`.
     """
     first = dataset["relative_grad_norm"].isel(place=0)
-    return np.exp(np.log(first.where(first > 0)).mean("draw"))
+    logs: xr.DataArray = xr.apply_ufunc(np.log, first.where(first > 0))
+    mean: xr.DataArray = xr.apply_ufunc(np.exp, logs.mean("draw"))
+    return mean
 
 
 def _departure(dataset: xr.Dataset) -> str:
     """Say how far measured gains are from predicted ones, per unit."""
     with np.errstate(divide="ignore"):
-        logs = np.log(whole_gain(dataset)) - np.log(dataset["predicted_grad_norm"].isel(place=0))
-    per_unit = np.exp(logs / (dataset["num_units"] - 1))
+        predicted = dataset["predicted_grad_norm"].isel(place=0).values
+        logs = np.log(whole_gain(dataset).values) - np.log(predicted)
+    per_unit = np.exp(logs / (dataset["num_units"].values - 1))
     parts = []
     for family in dict.fromkeys(dataset["family"].values.tolist()):
         for norm in dict.fromkeys(dataset["norm"].values.tolist()):
             which = ((dataset["family"] == family) & (dataset["norm"] == norm)).values
-            ratio = per_unit.values[which]
+            ratio = per_unit[which]
             if np.isfinite(ratio).any():
                 words = "with batch normalisation" if norm == "batch" else "without normalisation"
                 parts.append(f"{family} {words} {np.nanmin(ratio):.3f} to {np.nanmax(ratio):.3f}")
