@@ -13,6 +13,7 @@ there already is kept, so an interrupted run goes on where it was.
 
 import argparse
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -139,7 +140,7 @@ def main() -> None:
     estimate = sum(part.passes * seconds[part.subject.name] for part in missing)
     print(f"{len(missing)} of {len(parts)} results to compute, about {estimate / 60:.1f} minutes", flush=True)
     measured: dict[str, dict[str, xr.Dataset]] = {subject.name: {} for subject in subjects}
-    functions = {
+    functions: dict[str, Callable[..., xr.Dataset]] = {
         "lesion": resprobe.lesion,
         "paths": resprobe.paths,
         "lesion-curve": resprobe.lesion_curve,

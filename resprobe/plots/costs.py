@@ -96,8 +96,8 @@ def _draw(left: Axes, right: Axes, family: str, members: list[tuple[str, xr.Data
         papers = [float(network.get(f"paper_{name}", np.nan)) for name in ("multiply_adds", "num_params")]
         if not np.isnan(papers).all():
             # a number that the paper doesn't give is where the measured one is
-            place = [p / u if p == p else m for p, u, m in zip(papers, (1e9, 1e6), (x, y), strict=True)]
-            left.plot(*place, **{**look, "markersize": 9, "markerfacecolor": "none", "linestyle": ""})
+            shown = [p / u if p == p else m for p, u, m in zip(papers, (1e9, 1e6), (x, y), strict=True)]
+            left.plot(*shown, **{**look, "markersize": 9, "markerfacecolor": "none", "linestyle": ""})
     right.errorbar(work, fastest, yerr=[0 * fastest, median - fastest], elinewidth=0.8, **look)
     for end, offset, side in ((0, (6, -10), "left"), (-1, (-6, 6), "right")):
         for axes, y in ((left, params), (right, fastest)):

@@ -1,6 +1,7 @@
 """The figure of four studies of two networks: an ensemble of paths, or a chain?"""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -125,7 +126,7 @@ def _paths(axes: Axes, residual: xr.Dataset, plain: xr.Dataset, labels: list[str
 
 def _common_legend(figure: Figure) -> None:
     """Explain all panels below them, each entry once."""
-    entries: dict[str, object] = {}
+    entries: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)

@@ -57,7 +57,9 @@ def gradient_gain(*results: xr.Dataset) -> Figure:
         grid[1, 0].set_ylabel("relative gradient, first unit")
         grid[0, 0].plot([], [], "--", color=STYLE_COLOUR, label="random Jacobians")
         figure.align_ylabels(grid[:, 0])
-        figure.suptitle(title("Gradient before training, relative to the last unit", results), x=0.01, ha="left")
+        figure.suptitle(
+            title("Gradient before training, relative to the last unit", results, width=150), x=0.01, ha="left"
+        )
         legend_below(figure, grid[0, 0])
         return settle(figure)
 

@@ -10,7 +10,7 @@ from resprobe.tables.layout import empty_table
 def gradient_gain(dataset: xr.Dataset) -> tuple[Table, str]:
     """Make the table of the gradient at the first unit, relative to the last, one row for each kind of network."""
     depths = sorted({int(depth) for depth in dataset["num_layers"].values})
-    table = empty_table(["network", "norm", "init"], [*map(str, depths), "predicted", "per unit"])
+    table = empty_table(["network", "norm", "init"], [*map(str, depths), "random", "a unit"])
     kinds = dict.fromkeys(zip(*(dataset[name].values.tolist() for name in ("family", "norm", "init")), strict=True))
     for family, norm, init in kinds:
         which = (dataset["family"] == family) & (dataset["norm"] == norm) & (dataset["init"] == init)
@@ -27,7 +27,7 @@ def gradient_gain(dataset: xr.Dataset) -> tuple[Table, str]:
     return table, "\n".join([
         "gradient at the first unit's output, relative to the last's, by the number of layers: geometric mean over "
         f"{dataset.sizes['draw']} seeds",
-        f"predicted, and the mean gain of a unit: of {deepest} layers",
+        f"random: what random Jacobians predict; a unit: its measured mean gain; both of {deepest} layers",
         _departure(dataset),
     ])  # fmt: skip
 
@@ -42,19 +42,22 @@ def whole_gain(dataset: xr.Dataset) -> xr.DataArray:
         `(checkpoint,)`.
     """
     first = dataset["relative_grad_norm"].isel(place=0)
-    return np.exp(np.log(first.where(first > 0)).mean("draw"))
+    logs: xr.DataArray = xr.apply_ufunc(np.log, first.where(first > 0))
+    mean: xr.DataArray = xr.apply_ufunc(np.exp, logs.mean("draw"))
+    return mean
 
 
 def _departure(dataset: xr.Dataset) -> str:
     """Say how far measured gains are from predicted ones, per unit."""
     with np.errstate(divide="ignore"):
-        logs = np.log(whole_gain(dataset)) - np.log(dataset["predicted_grad_norm"].isel(place=0))
-    per_unit = np.exp(logs / (dataset["num_units"] - 1))
+        predicted = dataset["predicted_grad_norm"].isel(place=0).values
+        logs = np.log(whole_gain(dataset).values) - np.log(predicted)
+    per_unit = np.exp(logs / (dataset["num_units"].values - 1))
     parts = []
     for family in dict.fromkeys(dataset["family"].values.tolist()):
         for norm in dict.fromkeys(dataset["norm"].values.tolist()):
             which = ((dataset["family"] == family) & (dataset["norm"] == norm)).values
-            ratio = per_unit.values[which]
+            ratio = per_unit[which]
             if np.isfinite(ratio).any():
                 words = "with batch normalisation" if norm == "batch" else "without normalisation"
                 parts.append(f"{family} {words} {np.nanmin(ratio):.3f} to {np.nanmax(ratio):.3f}")
