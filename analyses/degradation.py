@@ -1,6 +1,7 @@
 """Degradation: does a deeper network train as well as the shallower one inside it?
 
     python analyses/degradation.py            about two hours on two CPU cores, 42 networks on digits
+    python analyses/degradation.py --seeds 1  a third of them
     python analyses/degradation.py --quick    four small networks for one epoch, to see that everything works
 
 Plain and residual networks of 8 to 110 layers, three seeds each, under one recipe (He, Zhang, Ren, Sun 2015, arXiv
@@ -26,7 +27,6 @@ from resprobe.plots.theme import PALETTE, empty_figure, error_axis, settle, them
 
 KINDS = ("plain", "resnet")
 DEPTHS = (8, 14, 20, 32, 44, 56, 110)
-SEEDS = (0, 1, 2)
 QUICK_DEPTHS = (8, 14)
 GRADIENT_IMAGES = 200
 COMPARED = (20, 56)
@@ -45,7 +45,7 @@ def gradient_ratio(model: nn.Module, net: Net, data: resprobe.ImageData) -> floa
 
 def measure(study: Options) -> xr.Dataset:
     """Train every network, read its log, and measure its gradient before and after training."""
-    depths, seeds = (QUICK_DEPTHS, SEEDS[:1]) if study.quick else (DEPTHS, SEEDS)
+    depths, seeds = QUICK_DEPTHS if study.quick else DEPTHS, study.seeds
     nets = [Net(depth, kind, seed=seed) for kind, depth, seed in itertools.product(KINDS, depths, seeds)]
     trained_nets.train_all(nets, study)
     shape = len(KINDS), len(depths), len(seeds)

@@ -25,8 +25,8 @@ from trained_nets import Net, Options
 import resprobe
 from resprobe.plots.theme import PALETTE, empty_figure, settle, themed
 
-KINDS, NORMS, DEPTHS, SEEDS = ("plain", "resnet"), ("none", "batch"), (20, 56), (0, 1, 2)
-QUICK_DEPTHS, QUICK_SEEDS = (8, 14), (0,)
+KINDS, NORMS, DEPTHS = ("plain", "resnet"), ("none", "batch"), (20, 56)
+QUICK_DEPTHS = (8, 14)
 NAMES = {"plain": "plain", "resnet": "residual", "none": "no BN", "batch": "BN"}
 FACTORS = ("shortcut", "normalisation", "depth")
 CONFIDENCE = 0.95
@@ -103,7 +103,7 @@ def measure(net: Net, study: Options) -> dict[str, float]:
 
 def measure_all(study: Options) -> xr.Dataset:
     """Train and measure every network; what is measured of one is kept, so that an interrupted run goes on."""
-    depths, seeds = (QUICK_DEPTHS, QUICK_SEEDS) if study.quick else (DEPTHS, SEEDS)
+    depths, seeds = QUICK_DEPTHS if study.quick else DEPTHS, study.seeds
     nets = [Net(depth, kind, norm, seed) for kind, norm, depth, seed in itertools.product(KINDS, NORMS, depths, seeds)]
     trained_nets.train_all(nets, study)
     by_file = {net.file(study): net for net in nets}

@@ -24,12 +24,14 @@ import resprobe
 from resprobe import plots
 from resprobe.bn_modes import in_mode
 from resprobe.devices import device_of, pick_device
+from resprobe.errors import ResprobeError
 from resprobe.probes.hessians import top_eigenvectors
 from resprobe.probes.repeated_batches import RepeatedBatches
 from resprobe.training.recipe import Recipe
 from resprobe.writing import whole_file
 
 QUICK_EPOCHS = 2
+DEFAULT_SEEDS = 3
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Options:
         out: Folder of the results.
         figures: Folder of the figures.
         overwrite: Measure again what is there.
+        seeds: Of the networks.
     """
 
     quick: bool
@@ -55,6 +58,7 @@ class Options:
     out: Path
     figures: Path
     overwrite: bool
+    seeds: tuple[int, ...]
 
 
 def parse(description: str | None) -> Options:
@@ -63,7 +67,10 @@ def parse(description: str | None) -> Options:
     parser.add_argument("--data", default="digits", help="dataset (default: digits)")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="where downloaded datasets are kept")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
+    parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS, help="number of seeds (default: 3; with --quick 1)")
     arguments = parse_study(parser)
+    if arguments.seeds < 1:
+        raise ResprobeError(f"seeds: expected 1 or more, got {arguments.seeds}; leave it out for 3")
     nets = arguments.work / ("quick-nets" if arguments.quick else "nets")
     for folder in (nets, arguments.out, arguments.figures):
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,6 +83,7 @@ def parse(description: str | None) -> Options:
         out=arguments.out,
         figures=arguments.figures,
         overwrite=arguments.overwrite,
+        seeds=(0,) if arguments.quick else tuple(range(arguments.seeds)),
     )
 
 
@@ -243,9 +251,11 @@ def save(dataset: xr.Dataset, name: str, study: Options, **attributes: Any) -> P
     Returns:
         The file.
     """
+    changed = len(study.seeds) != DEFAULT_SEEDS
+    option = " --quick" if study.quick else f" --seeds {len(study.seeds)}" if changed else ""
     dataset.attrs = {
         "study": name,
-        "command": f"python analyses/{name}.py" + (" --quick" if study.quick else ""),
+        "command": f"python analyses/{name}.py{option}",
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "resprobe_version": resprobe.__version__,
         "torch_version": torch.__version__,
