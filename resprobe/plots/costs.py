@@ -75,8 +75,8 @@ def _family(name: str) -> str:
 
 def _depth(name: str) -> str:
     """Give the depth with which a name ends; variants of a family are where the family is, and have no label."""
-    found = re.search(r"\d+$", name)
-    return found[0] if found else ""
+    found = re.fullmatch(r"\D*(\d+)", name)
+    return found[1] if found else ""
 
 
 def _draw(left: Axes, right: Axes, family: str, members: list[tuple[str, xr.Dataset]], index: int) -> None:
@@ -99,7 +99,7 @@ def _draw(left: Axes, right: Axes, family: str, members: list[tuple[str, xr.Data
             shown = [p / u if p == p else m for p, u, m in zip(papers, (1e9, 1e6), (x, y), strict=True)]
             left.plot(*shown, **{**look, "markersize": 9, "markerfacecolor": "none", "linestyle": ""})
     right.errorbar(work, fastest, yerr=[0 * fastest, median - fastest], elinewidth=0.8, **look)
-    for end, offset, side in ((0, (6, -10), "left"), (-1, (-6, 6), "right")):
+    for end, offset, side in ((0, (0, -15), "center"), (-1, (-2, 8), "center")):
         for axes, y in ((left, params), (right, fastest)):
             text, place = _depth(members[end][0]), (float(work[end]), float(y[end]))
             if not _is_labelled(axes, text, place) and (len(members) > 1 or end):
