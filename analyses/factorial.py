@@ -33,6 +33,7 @@ CONFIDENCE = 0.95
 PROBE_IMAGES = 500
 PATH_IMAGES = 100
 EIGENVALUE_IMAGES = 200
+QUICK_IMAGES = 30
 REFERENCES = (
     "He et al. 2015, arXiv 1512.03385; Veit et al. 2016, arXiv 1605.06431; Santurkar et al. 2018, arXiv 1805.11604"
 )
@@ -75,17 +76,19 @@ def measure(net: Net, study: Options) -> dict[str, float]:
     """Measure all quantities of one network; in training's own BN mode where the mode matters."""
     log = trained_nets.training_log(net, study).isel(epoch=-1)
     model = resprobe.load(net.file(study)).model.to(study.device)
-    count = 100 if study.quick else PROBE_IMAGES
-    data = trained_nets.images(study, "train", count)
-    few = trained_nets.images(study, "train", EIGENVALUE_IMAGES)
+    data, few, fewest = (
+        trained_nets.images(study, "train", QUICK_IMAGES if study.quick else count)
+        for count in (PROBE_IMAGES, EIGENVALUE_IMAGES, PATH_IMAGES)
+    )
+    test = trained_nets.images(study, "test", QUICK_IMAGES if study.quick else None)
     # the gradient is the one that training sees: with the statistics of the batch
     mode = "none" if net.norm == "none" else "batch"
     by = "block" if net.kind == "plain" else None
     gradients = resprobe.gradients(model, data, bn_mode="batch" if mode == "batch" else "running", by=by)
     by_unit = gradients.activation_grad_norm.values
     by_layer = gradients.weight_grad_norm.values
-    paths = resprobe.paths(model, trained_nets.images(study, "train", PATH_IMAGES), by=by)
-    lesion = resprobe.lesion(model, trained_nets.images(study, "test"), by=by)
+    paths = resprobe.paths(model, fewest, by=by)
+    lesion = resprobe.lesion(model, test, by=by)
     lines = {
         rule: resprobe.smoothness(model, data, bn_modes=[mode], step_rule=rule) for rule in ("gradient", "relative")
     }
@@ -203,10 +206,13 @@ def sentences(result: xr.Dataset) -> list[str]:
     for effect in (*FACTORS, "shortcut x normalisation"):
         clear = [name for name in QUANTITIES if abs(found[name][effect][0]) > found[name][effect][1]]
         parts = [f"{QUANTITIES[name].long_name} {_effect(*found[name][effect], QUANTITIES[name])}" for name in clear]
-        unclear = [QUANTITIES[name].long_name for name in QUANTITIES if name not in clear]
+        finite = [name for name in QUANTITIES if np.isfinite(found[name][effect]).all()]
+        unclear = [QUANTITIES[name].long_name for name in finite if name not in clear]
+        missing = [QUANTITIES[name].long_name for name in QUANTITIES if name not in finite]
         said.append(
             f"{effect}: interval without zero for {'; '.join(parts) or 'nothing'}. "
-            f"Not told from zero: {', '.join(unclear) or 'nothing'}."
+            f"Not told from zero: {', '.join(unclear) or 'nothing'}. "
+            f"Without an estimate, for a value that is not finite or a single seed: {', '.join(missing) or 'none'}."
         )
     return said
 
