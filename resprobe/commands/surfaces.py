@@ -36,6 +36,10 @@ def surface(
 
     A measurement that is interrupted, by Ctrl-C for example, keeps what it has; the same command goes on with it.
     """
+    from resprobe.probes.surface_grid import check_grid
+
+    # before anything is opened, and with the number of draws that is meant: asked for or not, the question is the same
+    draws = check_grid(dims, points, radius, directions, draws, seed).draws
     options = {
         **{"dims": dims, "points": points, "radius": radius, "directions": directions},
         **{"draws": draws, "seed": seed, "bn_mode": bn_mode},
