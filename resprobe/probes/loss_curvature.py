@@ -179,7 +179,7 @@ def curvature(
         references=REFERENCES,
         options={
             "bn_mode": mode,
-            **settings._asdict(),
+            **{name: value if name == "tol" else int(value) for name, value in settings._asdict().items()},
             "blocks": blocks,
             "batch_size": data.first.batch_size,
             "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),

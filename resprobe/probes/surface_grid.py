@@ -97,8 +97,8 @@ def check_grid(dims: int, points: int, radius: float, directions: str, draws: in
     if directions == "hessian":
         if draws is not None:
             raise ResprobeError(f"draws: expected none along eigenvectors, got {draws}; leave it out")
-        return Grid(dims, int(points), float(radius), directions, None, int(seed))
+        return Grid(int(dims), int(points), float(radius), directions, None, int(seed))
     draws = DEFAULT_DRAWS[dims] if draws is None else draws
     if not is_whole(draws) or draws < 1:
         raise ResprobeError(f"draws: expected 1 or more, got {draws}; leave it out for {DEFAULT_DRAWS[dims]}")
-    return Grid(dims, int(points), float(radius), directions, int(draws), int(seed))
+    return Grid(int(dims), int(points), float(radius), directions, int(draws), int(seed))
