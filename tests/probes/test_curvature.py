@@ -310,6 +310,10 @@ class TestNetworks:
         with torch.random.fork_rng([]):
             torch.manual_seed(4)
             assert trace == pytest.approx(float(hutchinson_trace(operator, 3)), rel=1e-10)
+        # two samples a and b: their mean is off from a by |a - b| / 2, which is the standard error
+        (first, alone), (both, sem) = (loss_curvature.estimate_trace(operator, number, seed=4) for number in (1, 2))
+        assert math.isnan(alone)
+        assert sem == pytest.approx(abs(both - first), rel=1e-9)
 
     def test_batch_size_matters_in_the_mode_batch_alone(self, small):
         options = {"num_eigenvalues": 1, "num_probes": 2, "num_lanczos": 2, "tol": 1e-4, **DOUBLE}
