@@ -527,6 +527,16 @@ class TestErrors:
         batches = [(IMAGES[:2].float(), LABELS[:2]), (IMAGES[2:3].float(), LABELS[2:3])]
         with pytest.raises(ResprobeError, match=r"expected 2 images or more for batch statistics, got one \(image 2\)"):
             resprobe.surface(make_net("resnet8"), batches, bn_mode="batch")
+        # where even PyTorch refuses a single image
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
+        with pytest.raises(ResprobeError, match=r"got one \(image 0\)"):
+            resprobe.surface(net, [(IMAGES[:1].float(), LABELS[:1])], bn_mode="batch")
+
+    def test_a_label_that_is_no_class(self):
+        labels = LABELS[5:].clone()
+        labels[1] = 10
+        with pytest.raises(ResprobeError, match="labels: expected 0 to 9, the model's classes, got 10 at image 6"):
+            resprobe.surface(small_net().double(), [BATCHES[0], (IMAGES[5:], labels)], points=2, **DOUBLE)
 
 
 def test_a_default_in_words_is_the_same_question():
