@@ -403,6 +403,13 @@ class TestRobust:
         with pytest.raises(ResprobeError, match="got others in batch 1"):
             resprobe.curvature(small, Flipped(), **DOUBLE)
 
+    def test_labels_that_change(self):
+        data = RepeatedBatches(batches := [(IMAGES, LABELS.clone())], CPU, torch.float64)
+        assert len(list(data)) == 1
+        batches[0][1][:2] = LABELS[:2].flip(0)
+        with pytest.raises(ResprobeError, match="got others in batch 1"):
+            list(data)
+
     def test_an_empty_batch_counts_for_nothing(self, small):
         options = {"num_eigenvalues": 1, "num_probes": 2, "num_lanczos": 2, **DOUBLE}
         holes = [UNEQUAL[0], (IMAGES[:0], LABELS[:0]), UNEQUAL[1]]
