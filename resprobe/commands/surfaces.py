@@ -13,7 +13,13 @@ def surface(
     dims: Annotated[int, typer.Option(help="1 for lines through the trained weights, 2 for a plane.")] = 1,
     points: Annotated[int, typer.Option(help="Points along each direction.")] = 51,
     radius: Annotated[
-        float, typer.Option("--range", metavar="R", help="Distances go from -R to R, in shares of each filter's norm.")
+        float,
+        typer.Option(
+            "--range",
+            metavar="R",
+            help="Distances go from -R to R, in shares of each filter's norm; along eigenvectors, which are of norm 1, "
+            "in the norm of the change of all weights.",
+        ),
     ] = 1.0,
     directions: Annotated[
         str,
