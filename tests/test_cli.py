@@ -196,6 +196,14 @@ class TestOtherCommands:
         code, again, err = resprobe(*arguments)
         assert (code, again) == (0, out)
         assert "holds this result already" in err
+        # the defaults in words
+        code, again, err = resprobe(*arguments, "--draws", 5, "--bn-mode", "running", "--overwrite")
+        assert (code, again) == (0, out)
+        assert "holds this result already" in resprobe(*arguments)[2]
+        assert "holds this result already" in resprobe(*arguments, "--draws", 5, "--bn-mode", "running")[2]
+        (folder / "folder.nc").mkdir()
+        assert resprobe(*arguments, "--out", "folder.nc")[0] == 0
+        assert (folder / "folder.nc/surface-resnet8.nc").exists()
         # rounding depends on the size of the batches
         for change in (["--range", 2], ["--dims", 2], ["--seed", 1], ["--batch-size", 10]):
             code, _, err = resprobe(*arguments, *change)
@@ -228,6 +236,11 @@ class TestOtherCommands:
         code, _, err = resprobe(*arguments, "--seed", 1)
         assert code == 1
         assert "expected the same result or no file" in err
+        calls.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(MovingNetwork, "measure", interrupted)
+            err = resprobe(*arguments, "--out", "other.nc", "--overwrite")[2]
+        assert "other.nc keeps 4 of 9 points; the same command without --overwrite goes on with it" in err
         calls.clear()
         monkeypatch.setattr(MovingNetwork, "measure", lambda *given: calls.append(1) or measure(*given))
         code, _, err = resprobe(*arguments)
@@ -425,6 +438,11 @@ BAD_INPUT = {
     ),
     "a batch of one": (["smoothness", "--ckpt", "resnet8.pt", "--batch-size", "1"], "batch: expected 2 images or more"),
     "surface of three dimensions": (["surface", "--ckpt", "resnet8.pt", "--dims", "3"], "dims: expected 1 or 2, got 3"),
+    "surface without end": (["surface", "--ckpt", "resnet8.pt", "--range", "inf"], "radius: expected a number above 0"),
+    "a tolerance that is none": (
+        ["curvature", "--ckpt", "resnet8.pt", "--tol", "nan"],
+        "tol: expected a number between",
+    ),
     "unknown directions": (
         ["surface", "--ckpt", "resnet8.pt", "--directions", "up"],
         "directions: expected random, hessian, got 'up'",

@@ -32,6 +32,10 @@ def curvature(
     The Hessian is that of the mean loss over all images. The work is about 100 products with it, each of which costs a
     few passes over the images; --num-images makes it less.
     """
+    from resprobe.probes.loss_curvature import check_tolerance
+
+    # a setting that is not a number has no place in a fingerprint
+    check_tolerance(tol)
     options = {
         "bn_mode": bn_mode,
         "num_eigenvalues": num_eigenvalues,

@@ -16,13 +16,14 @@ Tell = Callable[[str], None]
 
 
 @contextmanager
-def told(out: Path, resuming: dict[str, Any], tell: Tell) -> Iterator[dict[str, Any]]:
+def told(out: Path, resuming: dict[str, Any], tell: Tell, *, overwrite: bool = False) -> Iterator[dict[str, Any]]:
     """Say with what a measurement goes on, and after an interruption what of it is kept.
 
     Args:
         out: The result's file.
         resuming: What `find_or_compute` gives to a resumable analysis, `resume` and `keep`; else nothing.
         tell: Writes a line for the user.
+        overwrite: Whether the command replaces what is there, so that another one must go on with it.
 
     Yields:
         What to give to the analysis.
@@ -46,11 +47,11 @@ def told(out: Path, resuming: dict[str, Any], tell: Tell) -> Iterator[dict[str, 
         yield {"resume": resuming["resume"], "keep": keep}
     except KeyboardInterrupt:
         if kept is not None:
-            tell(f"{out} keeps {_progress(kept)}; the same command goes on with it")
+            tell(f"{out} keeps {_progress(kept)}; {_command(overwrite)} goes on with it")
         raise
 
 
-def with_estimate(update: Callable[..., None], tell: Tell) -> Callable[..., None]:
+def with_estimate(update: Callable[..., None], tell: Tell, *, overwrite: bool = False) -> Callable[..., None]:
     """Say once, a few seconds after the start, how long the whole will take."""
     start: tuple[float, int] | None = None
     said = False
@@ -68,9 +69,13 @@ def with_estimate(update: Callable[..., None], tell: Tell) -> Callable[..., None
             whole = seconds * (total - start[1]) / (done - start[1])
             if whole > _SECONDS_NOT_WORTH_A_WORD:
                 length = f"{whole / 60:.0f} min" if whole > 90 else f"{whole:.0f} s"
-                tell(f"this takes about {length}; Ctrl-C keeps what is done, and the same command goes on with it")
+                tell(f"this takes about {length}; Ctrl-C keeps what is done, and {_command(overwrite)} goes on with it")
 
     return told_update
+
+
+def _command(overwrite: bool) -> str:
+    return "the same command without --overwrite" if overwrite else "the same command"
 
 
 def _progress(part: "xr.Dataset") -> str:

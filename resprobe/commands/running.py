@@ -51,9 +51,19 @@ def analyse(
         checkpoint, data = open_settled(name, common, functools.partial(notify, quiet=common.quiet))
         subject = Subject(checkpoint.path.name, checkpoint.model.to(device), checkpoint.provenance)
         settings = batch_size(data, common) if batches_count else {}
-        dataset = run_once(analysis, function, options, settings, subject, data, out, common)
+        dataset = run_once(analysis, function, _with_mode(options, subject.model), settings, subject, data, out, common)
         finish(dataset, out, common)
         _warn_of_gap(checkpoint, dataset, common.quiet)
+
+
+def _with_mode(options: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    """Name the mode of batch normalisation where it was left out: that is the same question, and the same file."""
+    from resprobe.bn_modes import modes_of
+
+    chosen = dict(options)
+    if "bn_mode" in chosen and chosen["bn_mode"] is None:
+        chosen["bn_mode"] = modes_of(model)[0]
+    return chosen
 
 
 def analyse_untrained(
@@ -140,9 +150,11 @@ def run_once(
         with (
             _warnings_as_notices(common.quiet),
             progress_bar(f"{analysis} of {subject.name}", "images", quiet=common.quiet) as update,
-            told(out, resuming, tell) as given,
+            told(out, resuming, tell, overwrite=common.overwrite) as given,
         ):
-            progress = with_estimate(update, tell) if update is not None and resumable else update
+            progress = (
+                with_estimate(update, tell, overwrite=common.overwrite) if update is not None and resumable else update
+            )
             return run(subject.model, data, provenance=subject.provenance, progress=progress, **options, **given)
 
     dataset, found = results.find_or_compute(
@@ -181,7 +193,7 @@ def out_paths(analysis: str, networks: list[str], common: Common) -> list[Path]:
     _refuse_figure(common.out)
     if len(names) == 1 and not common.out.is_dir():
         return [common.out]
-    if common.out.suffix == ".nc":
+    if common.out.suffix == ".nc" and not common.out.is_dir():
         raise ResprobeError(f"out: expected a folder for {len(names)} results, got {common.out}; give a folder's name")
     return [common.out / name for name in names]
 

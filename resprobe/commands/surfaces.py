@@ -13,7 +13,13 @@ def surface(
     dims: Annotated[int, typer.Option(help="1 for lines through the trained weights, 2 for a plane.")] = 1,
     points: Annotated[int, typer.Option(help="Points along each direction.")] = 51,
     radius: Annotated[
-        float, typer.Option("--range", metavar="R", help="Distances go from -R to R, in shares of each filter's norm.")
+        float,
+        typer.Option(
+            "--range",
+            metavar="R",
+            help="Distances go from -R to R, in shares of each filter's norm; along eigenvectors, which are of norm 1, "
+            "in the norm of the change of all weights.",
+        ),
     ] = 1.0,
     directions: Annotated[
         str,
@@ -36,6 +42,10 @@ def surface(
 
     A measurement that is interrupted, by Ctrl-C for example, keeps what it has; the same command goes on with it.
     """
+    from resprobe.probes.surface_grid import check_grid
+
+    # before anything is opened, and with the number of draws that is meant: asked for or not, the question is the same
+    draws = check_grid(dims, points, radius, directions, draws, seed).draws
     options = {
         **{"dims": dims, "points": points, "radius": radius, "directions": directions},
         **{"draws": draws, "seed": seed, "bn_mode": bn_mode},

@@ -56,7 +56,7 @@ def _remarks(results: Sequence[xr.Dataset]) -> str:
 
 def _profiles(results: Sequence[xr.Dataset], axis_label: str) -> Figure:
     figure = empty_figure(width=9.5)
-    loss_axes, error_axes = figure.subplots(1, 2)
+    loss_axes, error_axes = figure.subplots(1, 2, sharex=True)
     for index, (result, name) in enumerate(zip(results, names(results), strict=True)):
         for axes, quantity in ((loss_axes, "loss"), (error_axes, "error")):
             values = result[quantity].where(np.isfinite(result[quantity]))

@@ -74,6 +74,19 @@ class Hessian(HessianLinearOperator):  # type: ignore[misc]
             num_data=batches.num_images,
         )
 
+    def gradient_and_loss(self) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Give gradient and value of the mean loss; a parameter that it does not depend on has a gradient of 0."""
+        parameters = list(self._params)
+        gradient = [torch.zeros_like(parameter) for parameter in parameters]
+        value = torch.zeros((), dtype=self.dtype, device=self.device)
+        for images, labels in self._data:
+            share = len(labels) / self._N_data
+            loss = self._loss_func(self._model_func(images), labels)
+            for total, one in zip(gradient, torch.autograd.grad(loss, parameters, materialize_grads=True), strict=True):
+                total.add_(one, alpha=share)
+            value += share * loss.detach()
+        return gradient, value
+
     def _matmat_batch(self, X: torch.Tensor, y: torch.Tensor, M: list[torch.Tensor]) -> list[torch.Tensor]:
         """Multiply the Hessian of one batch with columns; `M` holds a tensor `(*shape, K)` for each parameter."""
         parameters = list(self._params)
@@ -253,7 +266,7 @@ def _extreme(operator: Hessian, num: int, *, which: str, seed: int, tol: float, 
     order = np.argsort(values)[:: -1 if which == "LA" else 1]
     values, vectors = values[order], _signed(vectors[:, order])
     residuals = np.linalg.norm(product.matmat(vectors) - values * vectors, axis=0)
-    return Eigenpairs(values + shift, residuals, _has_converged(values, residuals, tol, operator.dtype), vectors)
+    return Eigenpairs(values + shift, residuals, _has_converged(values, residuals, tol, operator.dtype, shift), vectors)
 
 
 def whole_eigenpairs(
@@ -275,9 +288,10 @@ def whole_eigenpairs(
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     if which == "LA":
         values, vectors = values[::-1], vectors[:, ::-1]
+    size = float(np.abs(values).max())
     values, vectors = values[:num].copy(), _signed(vectors[:, :num])
     residuals = np.linalg.norm(matrix @ vectors - values * vectors, axis=0)
-    return Eigenpairs(values, residuals, _has_converged(values - shift, residuals, tol, dtype), vectors)
+    return Eigenpairs(values, residuals, _has_converged(values - shift, residuals, tol, dtype, size), vectors)
 
 
 def _checked_product(operator: Hessian, shift: float) -> LinearOperator:
@@ -300,7 +314,10 @@ def _signed(vectors: Floats) -> Floats:
     return signed
 
 
-def _has_converged(values: Floats, residuals: Floats, tol: float, dtype: torch.dtype) -> npt.NDArray[np.bool_]:
-    rounding = 10 * torch.finfo(dtype).eps * np.abs(values).max(initial=0.0)
+def _has_converged(
+    values: Floats, residuals: Floats, tol: float, dtype: torch.dtype, size: float
+) -> npt.NDArray[np.bool_]:
+    """Judge residuals against eigenvalues, and against what rounding leaves of a matrix of at least this size."""
+    rounding = 10 * torch.finfo(dtype).eps * np.abs(values).max(initial=abs(size))
     converged: npt.NDArray[np.bool_] = residuals <= tol * np.abs(values) + rounding
     return converged

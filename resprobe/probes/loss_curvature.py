@@ -1,7 +1,7 @@
 """Curvature of the loss: eigenvalues, trace and spectral density of its Hessian."""
 
 from collections.abc import Iterable, Mapping
-from numbers import Integral
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +9,6 @@ import torch
 import xarray as xr
 from torch import nn
 
-from resprobe.batch_norm import check_batch
 from resprobe.bn_modes import in_mode, modes_of
 from resprobe.devices import device_of, exact_dtype, exact_float32, kept_random_state
 from resprobe.errors import ResprobeError
@@ -26,8 +25,8 @@ from resprobe.probes.hessians import (
 )
 from resprobe.probes.loss_lines import Loss, norm
 from resprobe.probes.parameter_blocks import BLOCKS, parameter_blocks
-from resprobe.probes.repeated_batches import RepeatedBatches
-from resprobe.probes.reporting import check_seed, report
+from resprobe.probes.repeated_batches import RepeatedBatches, check_outputs
+from resprobe.probes.reporting import check_seed, is_whole, report
 from resprobe.probes.scoring import Progress
 from resprobe.probes.spectra import NUM_POINTS, estimate_density, estimate_trace, exact_density
 
@@ -147,11 +146,11 @@ def curvature(
     with torch.inference_mode(False), torch.enable_grad(), exact_float32(), kept_random_state(device):
         data = RepeatedBatches(batches, device, dtype)
         if mode == "batch":
-            for number, size in enumerate(data.sizes):
-                check_batch(size, sum(data.sizes[:number]))
+            data.check_statistics()
         network = in_mode(model, mode, dtype, data.example)
         num_params = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
-        _check_network(network, data, num_params, num_eigenvalues)
+        _check_parameters(network, num_params, num_eigenvalues)
+        check_outputs(network, data, needs_logits=loss is None)
         names = {} if blocks is None else parameter_blocks(model, data.first.example, network, blocks)
         counter = _Counter(progress, data.num_images)
         counter.plan(_planned(settings, len(names)))
@@ -179,8 +178,8 @@ def curvature(
         title="Curvature of the loss",
         references=REFERENCES,
         options={
-            "bn_mode": bn_mode,
-            **settings._asdict(),
+            "bn_mode": mode,
+            **{name: value if name == "tol" else int(value) for name, value in settings._asdict().items()},
             "blocks": blocks,
             "batch_size": data.first.batch_size,
             "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
@@ -317,6 +316,19 @@ def _block_variables(operators: list[Hessian], settings: _Settings, counter: _Co
     }
 
 
+def check_tolerance(tol: float) -> None:
+    """Refuse a tolerance at which nothing converges, or anything does.
+
+    Args:
+        tol: As in `curvature`.
+
+    Raises:
+        ResprobeError: If it is no number between 0 and 1.
+    """
+    if not (isinstance(tol, Real) and 0 < tol < 1):
+        raise ResprobeError(f"tol: expected a number between 0 and 1, got {tol}; leave it out for 0.01")
+
+
 def _check(settings: _Settings, blocks: str | None) -> None:
     for name, least, advice in (
         ("num_eigenvalues", 1, "leave it out for 5"),
@@ -324,10 +336,9 @@ def _check(settings: _Settings, blocks: str | None) -> None:
         ("num_lanczos", 2, "leave it out for 20"),
     ):
         value = getattr(settings, name)
-        if not isinstance(value, Integral) or value < least:
+        if not is_whole(value) or value < least:
             raise ResprobeError(f"{name}: expected a whole number from {least}, got {value}; {advice}")
-    if not 0 < settings.tol < 1:
-        raise ResprobeError(f"tol: expected a number between 0 and 1, got {settings.tol}; leave it out for 0.01")
+    check_tolerance(settings.tol)
     check_seed(settings.seed)
     if blocks is not None and blocks not in BLOCKS:
         raise ResprobeError(f"blocks: expected {' or '.join(BLOCKS)}, got {blocks!r}; leave it out for none")
@@ -345,8 +356,8 @@ def _choose_mode(model: nn.Module, bn_mode: str | None) -> str:
     return bn_mode
 
 
-def _check_network(network: nn.Module, data: RepeatedBatches, num_params: int, num_eigenvalues: int) -> None:
-    """Refuse a network without a Hessian of its own, or with another one each time."""
+def _check_parameters(network: nn.Module, num_params: int, num_eigenvalues: int) -> None:
+    """Refuse a network without a Hessian of its own, or with too small a one."""
     if not num_params:
         raise ResprobeError(
             f"model {type(network).__name__}: expected trainable parameters, got none that require a gradient; "
@@ -356,11 +367,4 @@ def _check_network(network: nn.Module, data: RepeatedBatches, num_params: int, n
         raise ResprobeError(
             f"num_eigenvalues: expected at most {num_params}, the number of parameters, got {num_eigenvalues}; "
             "choose fewer"
-        )
-    with torch.no_grad():
-        one, two = network(data.example), network(data.example)
-    if not torch.equal(torch.nan_to_num(one), torch.nan_to_num(two)):
-        raise ResprobeError(
-            f"model {type(network).__name__}: expected the same outputs each time, got others in evaluation mode; "
-            "turn off what draws random numbers"
         )

@@ -15,6 +15,8 @@ from resprobe.probes.scoring import Scores
 from resprobe.results import label, make_attrs
 from resprobe.segments import Unit
 
+LARGEST_SEED = 2**63 - 1
+
 
 def report(
     analysis: str,
@@ -123,17 +125,24 @@ def check_sizes(option: str, sizes: Iterable[int], largest: int, *, draws: int, 
     return found
 
 
+def is_whole(value: object) -> bool:
+    """Tell whether a value is a whole number; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def check_seed(seed: int) -> None:
-    """Refuse what numpy takes no seed from.
+    """Refuse what numpy or PyTorch takes no seed from, or netCDF can't hold.
 
     Args:
         seed: Seed of the draws.
 
     Raises:
-        ResprobeError: If it is no whole number or negative.
+        ResprobeError: If it is no whole number, negative or larger than 64 bits hold.
     """
-    if not isinstance(seed, Integral) or seed < 0:
+    if not is_whole(seed) or seed < 0:
         raise ResprobeError(f"seed: expected a whole number from 0, got {seed}; choose another")
+    if seed > LARGEST_SEED:
+        raise ResprobeError(f"seed: expected at most {LARGEST_SEED} (2**63 - 1), got {seed}; choose another")
 
 
 def _shortened(numbers: Sequence[int]) -> str:

@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from numbers import Integral
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
 
 from resprobe.errors import ResprobeError
-from resprobe.probes.reporting import check_seed
+from resprobe.probes.reporting import check_seed, is_whole
 
 DIRECTIONS = ("random", "hessian")
 DEFAULT_DRAWS = {1: 5, 2: 1}
@@ -55,7 +55,7 @@ class Grid:
     @property
     def distances(self) -> npt.NDArray[np.float64]:
         """The distances along a direction: symmetric, and exactly 0 in the middle."""
-        return self.radius * (2 * np.arange(self.points) - (self.points - 1)) / (self.points - 1)
+        return self.radius * ((2 * np.arange(self.points) - (self.points - 1)) / (self.points - 1))
 
     def at(self, point: Index) -> tuple[float, ...]:
         """Give the distances along each direction at a point."""
@@ -85,11 +85,11 @@ def check_grid(dims: int, points: int, radius: float, directions: str, draws: in
     Raises:
         ResprobeError: If one is out of range, or draws are asked for where nothing is random.
     """
-    if dims not in DEFAULT_DRAWS:
+    if not is_whole(dims) or dims not in DEFAULT_DRAWS:
         raise ResprobeError(f"dims: expected 1 or 2, got {dims}; choose 1 for lines, 2 for a plane")
-    if not isinstance(points, Integral) or points < 2:
+    if not is_whole(points) or points < 2:
         raise ResprobeError(f"points: expected 2 or more, got {points}; leave it out for 51")
-    if not (math.isfinite(radius) and radius > 0):
+    if not (isinstance(radius, Real) and math.isfinite(radius) and radius > 0):
         raise ResprobeError(f"radius: expected a number above 0, got {radius}; leave it out for 1")
     if directions not in DIRECTIONS:
         raise ResprobeError(f"directions: expected {', '.join(DIRECTIONS)}, got {directions!r}; choose one of them")
@@ -97,8 +97,8 @@ def check_grid(dims: int, points: int, radius: float, directions: str, draws: in
     if directions == "hessian":
         if draws is not None:
             raise ResprobeError(f"draws: expected none along eigenvectors, got {draws}; leave it out")
-        return Grid(dims, int(points), float(radius), directions, None, int(seed))
+        return Grid(int(dims), int(points), float(radius), directions, None, int(seed))
     draws = DEFAULT_DRAWS[dims] if draws is None else draws
-    if not isinstance(draws, Integral) or draws < 1:
+    if not is_whole(draws) or draws < 1:
         raise ResprobeError(f"draws: expected 1 or more, got {draws}; leave it out for {DEFAULT_DRAWS[dims]}")
-    return Grid(dims, int(points), float(radius), directions, int(draws), int(seed))
+    return Grid(int(dims), int(points), float(radius), directions, int(draws), int(seed))

@@ -9,12 +9,12 @@ import xarray as xr
 from torch import nn
 
 from resprobe.bn_modes import BN_MODES, in_mode, modes_of
-from resprobe.devices import device_of, exact_dtype, exact_float32
+from resprobe.devices import device_of, exact_dtype, exact_float32, kept_random_state
 from resprobe.errors import ResprobeError
 from resprobe.probes.batches import Batch
 from resprobe.probes.loss_lines import Loss
 from resprobe.probes.moving import MovingNetwork, Place
-from resprobe.probes.repeated_batches import RepeatedBatches
+from resprobe.probes.repeated_batches import RepeatedBatches, check_outputs
 from resprobe.probes.scoring import Progress
 from resprobe.probes.surface_grid import Grid, check_grid
 from resprobe.probes.surface_report import Finished, check_same, make_result
@@ -92,7 +92,8 @@ def surface(
         they are, and the loss, where `done` is false.
 
     Raises:
-        ResprobeError: If an option is out of range, the outputs are no logits, or `resume` answers another question.
+        ResprobeError: If an option is out of range, the outputs are no logits or others each time, the batches differ
+            between passes, or `resume` answers another question.
 
     References:
         Li, Xu, Taylor, Studer, Goldstein 2018, Visualizing the Loss Landscape of Neural Nets (arXiv 1712.09913),
@@ -112,13 +113,18 @@ def surface(
     mode = _choose_mode(model, bn_mode)
     with torch.inference_mode(False), torch.enable_grad(), exact_float32():
         data = RepeatedBatches(batches, device_of(model), dtype)
+        if mode == "batch":
+            data.check_statistics()
         network = in_mode(model, mode, dtype, data.example)
+        with kept_random_state(data.device):
+            check_outputs(network, data, needs_logits=loss is None)
         count = _Count(progress)
         sides = choose_sides(network, data, grid, loss=loss, advance=count.advance)
         moving = MovingNetwork(network, mode, dtype, loss)
         options = {
-            **{"dims": dims, "points": points, "radius": float(radius)},
-            **{"directions": directions, "draws": draws, "seed": seed, "bn_mode": bn_mode},
+            **{"dims": grid.dims, "points": grid.points, "radius": grid.radius},
+            # as completed: what is asked for in words is the same question as the default
+            **{"directions": directions, "draws": grid.draws, "seed": grid.seed, "bn_mode": mode},
             "batch_size": data.sizes[0],
             "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
             "precision": precision,

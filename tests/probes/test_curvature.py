@@ -61,8 +61,14 @@ def whole_hessian(model, batches, loss=F.cross_entropy):
     parameters = [model.get_parameter(name) for name in names]
     num_images = sum(len(labels) for _, labels in batches)
     value = sum(len(labels) / num_images * loss(model(images), labels) for images, labels in batches)
-    gradient = torch.cat([one.flatten() for one in torch.autograd.grad(value, parameters, create_graph=True)])
-    rows = [torch.autograd.grad(one, parameters, retain_graph=True, materialize_grads=True) for one in gradient]
+    gradient = torch.cat(
+        [one.flatten() for one in torch.autograd.grad(value, parameters, create_graph=True, materialize_grads=True)]
+    )
+    none = tuple(torch.zeros_like(parameter) for parameter in parameters)
+    rows = [
+        torch.autograd.grad(one, parameters, retain_graph=True, materialize_grads=True) if one.requires_grad else none
+        for one in gradient
+    ]
     labels = np.repeat(names, [parameter.numel() for parameter in parameters])
     return torch.stack([torch.cat([part.flatten() for part in row]) for row in rows]).numpy(), labels
 
@@ -131,6 +137,38 @@ class TestClosedForm:
         assert float(result.eigenvalue_grid[int(result.density.argmax("eigenvalue_grid"))]) == pytest.approx(
             0, abs=1e-3
         )
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_all_eigenvalues_one(self, size):
+        root, _ = torch.linalg.qr(torch.randn(size, size, generator=GENERATOR, dtype=torch.float64))
+        result = resprobe.curvature(Weights(size), UNEQUAL, loss=quadratic(5 * root @ root.T), **DOUBLE)
+        np.testing.assert_allclose(result.eigenvalue, 5, rtol=1e-12)
+        np.testing.assert_allclose(result.lowest_eigenvalue, 5, rtol=1e-12)
+        # the distance between both is rounding alone
+        assert result.converged.all()
+        assert result.lowest_converged
+
+    def test_a_concave_loss(self):
+        # the largest eigenvalues are 0, up to what rounding leaves of the smallest
+        side = torch.randn(12, generator=GENERATOR, dtype=torch.float64)
+        result = resprobe.curvature(Weights(12), UNEQUAL, loss=quadratic(-torch.outer(side, side)), **DOUBLE)
+        np.testing.assert_allclose(result.eigenvalue, 0, atol=1e-14)
+        assert result.converged.all()
+
+    def test_parameters_that_the_loss_does_not_depend_on(self):
+        class Unused(nn.Linear):
+            def __init__(self):
+                super().__init__(64, 3, dtype=torch.float64)
+                self.aside = nn.Parameter(torch.ones(9, dtype=torch.float64))
+
+        net = nn.Sequential(nn.Flatten(), Unused())
+        batches = [(images, labels % 3) for images, labels in UNEQUAL]
+        result = resprobe.curvature(net, batches, num_eigenvalues=np.int64(5), **DOUBLE, tol=1e-8)
+        hessian, _ = whole_hessian(net, batches)
+        values = np.linalg.eigvalsh(hessian)[::-1]
+        np.testing.assert_allclose(result.eigenvalue, values[:5], rtol=1e-7)
+        assert int(result.num_params) == len(values) == 64 * 3 + 3 + 9
+        assert np.isfinite(result.grad_norm)
 
     def test_few_different_eigenvalues(self):
         """A Lanczos run of 20 steps ends after two of them."""
@@ -272,6 +310,10 @@ class TestNetworks:
         with torch.random.fork_rng([]):
             torch.manual_seed(4)
             assert trace == pytest.approx(float(hutchinson_trace(operator, 3)), rel=1e-10)
+        # two samples a and b: their mean is off from a by |a - b| / 2, which is the standard error
+        (first, alone), (both, sem) = (loss_curvature.estimate_trace(operator, number, seed=4) for number in (1, 2))
+        assert math.isnan(alone)
+        assert sem == pytest.approx(abs(both - first), rel=1e-9)
 
     def test_batch_size_matters_in_the_mode_batch_alone(self, small):
         options = {"num_eigenvalues": 1, "num_probes": 2, "num_lanczos": 2, "tol": 1e-4, **DOUBLE}
@@ -348,6 +390,45 @@ class TestRobust:
         with pytest.raises(ResprobeError, match="batches: expected the same images in every pass, got others in batch"):
             resprobe.curvature(small, Shuffled(), **DOUBLE)
 
+    def test_flipped_images(self, small):
+        class Flipped:
+            passes = 0
+
+            def __iter__(self):
+                self.passes += 1
+                # of the same sum, exactly
+                images = IMAGES.mul(8).round()
+                return iter([(images.flip(3) if self.passes > 1 else images, LABELS)])
+
+        with pytest.raises(ResprobeError, match="got others in batch 1"):
+            resprobe.curvature(small, Flipped(), **DOUBLE)
+
+    def test_labels_that_change(self):
+        data = RepeatedBatches(batches := [(IMAGES, LABELS.clone())], CPU, torch.float64)
+        assert len(list(data)) == 1
+        batches[0][1][:2] = LABELS[:2].flip(0)
+        with pytest.raises(ResprobeError, match="got others in batch 1"):
+            list(data)
+
+    def test_an_empty_batch_counts_for_nothing(self, small):
+        options = {"num_eigenvalues": 1, "num_probes": 2, "num_lanczos": 2, **DOUBLE}
+        holes = [UNEQUAL[0], (IMAGES[:0], LABELS[:0]), UNEQUAL[1]]
+        for mode in ("running", "batch"):
+            with_hole, without = (resprobe.curvature(small, data, bn_mode=mode, **options) for data in (holes, UNEQUAL))
+            assert with_hole.drop_attrs().equals(without.drop_attrs())
+
+    @pytest.mark.parametrize(
+        ("model", "message"),
+        [
+            (nn.LSTM(8, 4), "model LSTM: expected a tensor as output, got tuple"),
+            (nn.Conv2d(1, 5, 1), r"outputs: expected logits \(2, classes\), got shape \(2, 5, 8, 8\)"),
+        ],
+    )
+    def test_models_without_logits(self, model, message):
+        images = IMAGES[:, 0] if isinstance(model, nn.LSTM) else IMAGES
+        with pytest.raises(ResprobeError, match=message):
+            resprobe.curvature(model.double(), [(images, LABELS)], **DOUBLE)
+
     def test_models_that_draw(self):
         class Noisy(nn.Linear):
             def forward(self, x):
@@ -362,6 +443,10 @@ class TestRobust:
             ({"bn_mode": "none"}, "bn_mode: expected running or batch or folded for ResidualNetwork, got 'none'"),
             ({"num_eigenvalues": 0}, "num_eigenvalues: expected a whole number from 1, got 0"),
             ({"num_eigenvalues": 10**6}, r"num_eigenvalues: expected at most \d+, the number of parameters"),
+            ({"num_eigenvalues": True}, "num_eigenvalues: expected a whole number from 1, got True"),
+            ({"tol": "x"}, "tol: expected a number between 0 and 1, got x"),
+            ({"tol": math.nan}, "tol: expected a number between 0 and 1, got nan"),
+            ({"seed": 2**63}, "seed: expected at most 9223372036854775807"),
             ({"num_probes": 1}, "num_probes: expected a whole number from 2, got 1"),
             ({"num_lanczos": 1.5}, "num_lanczos: expected a whole number from 2, got 1.5"),
             ({"tol": 0}, "tol: expected a number between 0 and 1, got 0"),

@@ -441,7 +441,8 @@ class TestCost:
         calls = []
         net.register_forward_hook(lambda module, args, output: calls.append(len(args[0])))
         resprobe.surface(net, digits, points=3, draws=2)
-        assert calls == [25, 25, 10] * 7
+        # the example passes twice, to see whether the network draws random numbers
+        assert calls == [2, 2] + [25, 25, 10] * 7
 
     def test_progress(self, make_net, digits):
         seen = []
@@ -476,6 +477,11 @@ class TestErrors:
         [
             ({"dims": 3}, "dims: expected 1 or 2, got 3"),
             ({"points": 1}, "points: expected 2 or more, got 1"),
+            ({"dims": 1.0}, "dims: expected 1 or 2, got 1.0"),
+            ({"dims": [1]}, r"dims: expected 1 or 2, got \[1\]"),
+            ({"radius": "1"}, "radius: expected a number above 0, got 1"),
+            ({"draws": True}, "draws: expected 1 or more, got True"),
+            ({"seed": 2**63}, r"seed: expected at most 9223372036854775807 \(2\*\*63 - 1\), got 9223372036854775808"),
             ({"points": 2.5}, "points: expected 2 or more, got 2.5"),
             ({"radius": 0}, "radius: expected a number above 0, got 0"),
             ({"radius": math.inf}, "radius: expected a number above 0, got inf"),
@@ -501,13 +507,58 @@ class TestErrors:
             resprobe.surface(nn.Flatten(), digits)
         with pytest.raises(ResprobeError, match="expected 2 trainable parameters or more .* got 0"):
             resprobe.surface(make_net("resnet8").requires_grad_(False), digits, directions="hessian")
-        with pytest.raises(ResprobeError, match=r"outputs: expected logits \(25, classes\), got shape \(25, 2, 8, 8\)"):
+        with pytest.raises(ResprobeError, match=r"outputs: expected logits \(2, classes\), got shape \(2, 2, 8, 8\)"):
             resprobe.surface(nn.Conv2d(1, 2, 1), digits)
+        with pytest.raises(ResprobeError, match="LSTM: expected a tensor as output, got tuple"):
+            resprobe.surface(nn.LSTM(8, 4), [(IMAGES[:, 0].float(), LABELS)])
+
+    def test_a_model_that_draws(self):
+        class Dropping(nn.Linear):
+            def forward(self, x):
+                return F.dropout(super().forward(x.flatten(1)), 0.5, True)
+
+        net = Dropping(64, 10).double()
+        before = torch.get_rng_state()
+        with pytest.raises(ResprobeError, match="Dropping: expected the same outputs each time"):
+            resprobe.surface(net, BATCHES, **DOUBLE)
+        assert torch.equal(torch.get_rng_state(), before)
 
     def test_a_batch_of_one(self, make_net):
         batches = [(IMAGES[:2].float(), LABELS[:2]), (IMAGES[2:3].float(), LABELS[2:3])]
         with pytest.raises(ResprobeError, match=r"expected 2 images or more for batch statistics, got one \(image 2\)"):
             resprobe.surface(make_net("resnet8"), batches, bn_mode="batch")
+        # where even PyTorch refuses a single image
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
+        with pytest.raises(ResprobeError, match=r"got one \(image 0\)"):
+            resprobe.surface(net, [(IMAGES[:1].float(), LABELS[:1])], bn_mode="batch")
+
+    def test_a_label_that_is_no_class(self):
+        labels = LABELS[5:].clone()
+        labels[1] = 10
+        with pytest.raises(ResprobeError, match="labels: expected 0 to 9, the model's classes, got 10 at image 6"):
+            resprobe.surface(small_net().double(), [BATCHES[0], (IMAGES[5:], labels)], points=2, **DOUBLE)
+
+
+def test_a_default_in_words_is_the_same_question():
+    net, batches = small_net(), [(IMAGES.float(), LABELS)]
+    left_out = resprobe.surface(net, batches, points=2)
+    in_words = resprobe.surface(net, batches, dims=np.int64(1), points=2, radius=1, draws=5, bn_mode="running")
+    assert left_out.attrs["settings"] == in_words.attrs["settings"]
+    assert json.loads(left_out.attrs["settings"])["draws"] == 5
+
+
+def test_an_empty_batch_counts_for_nothing():
+    net, options = small_net(), {"points": 2, "draws": 1, "loss": lambda *pair: F.cross_entropy(*pair), **DOUBLE}
+    holes = [BATCHES[0], (IMAGES[:0], LABELS[:0]), BATCHES[1]]
+    np.testing.assert_array_equal(
+        resprobe.surface(net, holes, **options).loss, resprobe.surface(net, BATCHES, **options).loss
+    )
+
+
+def test_far_away():
+    # twice the radius is more than a number can be
+    result = resprobe.surface(small_net(), BATCHES, points=3, radius=1e308, draws=1, **DOUBLE)
+    np.testing.assert_array_equal(result.direction_x, [-1e308, 0, 1e308])
 
 
 def test_settings(make_net, digits):
