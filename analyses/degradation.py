@@ -50,7 +50,7 @@ def measure(study: Options) -> xr.Dataset:
     trained_nets.train_all(nets, study)
     shape = len(KINDS), len(depths), len(seeds)
     logs = [trained_nets.training_log(net, study) for net in nets]
-    data = trained_nets.images(study, "train", GRADIENT_IMAGES)
+    data = trained_nets.images(study, "train", 30 if study.quick else GRADIENT_IMAGES)
     initial, trained = (np.full(len(nets), np.nan) for _ in range(2))
     for index, net in enumerate(nets):
         architecture = net.architecture(data)

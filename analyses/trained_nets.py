@@ -30,7 +30,7 @@ from resprobe.probes.repeated_batches import RepeatedBatches
 from resprobe.training.recipe import Recipe
 from resprobe.writing import whole_file
 
-QUICK_EPOCHS = 2
+QUICK_EPOCHS, QUICK_IMAGES = 2, 300
 DEFAULT_SEEDS = 3
 
 
@@ -135,7 +135,8 @@ def images(study: Options, split: str, num_images: int | None = None) -> resprob
 
 def train(net: Net, study: Options) -> Path:
     """Train one network, or go on with it, or do nothing where it is there."""
-    train_images, test_images = images(study, "train"), images(study, "test")
+    count = QUICK_IMAGES if study.quick else None
+    train_images, test_images = images(study, "train", count), images(study, "test", count)
     resprobe.train(
         net.architecture(train_images),
         train_images,
