@@ -1,7 +1,7 @@
 """Degradation: does a deeper network train as well as the shallower one inside it?
 
     python analyses/degradation.py            about two hours on two CPU cores, 42 networks on digits
-    python analyses/degradation.py --seeds 1  a third of them
+    python analyses/degradation.py --seeds 1 --depths 20 56 110  fewer of them
     python analyses/degradation.py --quick    four small networks for one epoch, to see that everything works
 
 Plain and residual networks of 8 to 110 layers, three seeds each, under one recipe (He, Zhang, Ren, Sun 2015, arXiv
@@ -11,6 +11,7 @@ and after training: what tells degradation from overfitting, from vanishing grad
 """
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import seaborn as sns
@@ -43,9 +44,9 @@ def gradient_ratio(model: nn.Module, net: Net, data: resprobe.ImageData) -> floa
     return float(norms[0] / norms[-1])
 
 
-def measure(study: Options) -> xr.Dataset:
+def measure(study: Options, depths: Sequence[int]) -> xr.Dataset:
     """Train every network, read its log, and measure its gradient before and after training."""
-    depths, seeds = QUICK_DEPTHS if study.quick else DEPTHS, study.seeds
+    seeds = study.seeds
     nets = [Net(depth, kind, seed=seed) for kind, depth, seed in itertools.product(KINDS, depths, seeds)]
     trained_nets.train_all(nets, study)
     shape = len(KINDS), len(depths), len(seeds)
@@ -198,11 +199,16 @@ def _depth_axis(axes: Axes, result: xr.Dataset) -> None:
 
 def main() -> None:
     """Train, measure, print, draw."""
-    study = trained_nets.parse(__doc__)
-    result = measure(study)
+    parser = trained_nets.parser(__doc__)
+    parser.add_argument("--depths", type=int, nargs="+", help=f"default: {' '.join(map(str, DEPTHS))}")
+    arguments = parser.parse_args()
+    study = trained_nets.read(arguments)
+    depths = sorted(set(arguments.depths or (QUICK_DEPTHS if study.quick else DEPTHS)))
+    result = measure(study, depths)
     table(result)
     print(*sentences(result), sep="\n")
-    trained_nets.save(result, "degradation", study, references=REFERENCES)
+    given = "" if arguments.depths is None else f" --depths {' '.join(map(str, depths))}"
+    trained_nets.save(result, "degradation", study, options=given, references=REFERENCES)
     trained_nets.save_figure(draw(result), "degradation", study)
 
 

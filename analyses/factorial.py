@@ -251,7 +251,7 @@ def _wrapped(text: str, width: int = 30) -> list[str]:
 
 def main() -> None:
     """Train, measure, print, draw."""
-    study = trained_nets.parse(__doc__)
+    study = trained_nets.read(trained_nets.parser(__doc__).parse_args())
     result = measure_all(study)
     show(result)
     print("", *sentences(result), sep="\n")

@@ -131,7 +131,7 @@ def draw(result: xr.Dataset) -> Figure:
 
 def main() -> None:
     """Measure, print, draw."""
-    study = trained_nets.parse(__doc__)
+    study = trained_nets.read(trained_nets.parser(__doc__).parse_args())
     result = measure_all(study)
     show(result)
     print("", *sentences(result), sep="\n")

@@ -51,9 +51,14 @@ def parse_study(parser: argparse.ArgumentParser) -> argparse.Namespace:
         The options, with the folders filled in.
     """
     arguments = parser.parse_args()
+    fill_in(arguments)
+    return arguments
+
+
+def fill_in(arguments: argparse.Namespace) -> None:
+    """Fill in the folders that were not given; a quick study has its own, so that it replaces nothing."""
     arguments.out = arguments.out or (QUICK if arguments.quick else DATA)
     arguments.figures = arguments.figures or (QUICK if arguments.quick else FIGURES)
-    return arguments
 
 
 def run_study(main: Callable[[], None]) -> None:

@@ -1,5 +1,6 @@
 """What the studies share that train networks: their options, the networks, what is measured of each, their files."""
 
+import argparse
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 import xarray as xr
 from matplotlib.figure import Figure
-from studies import ROOT, parse_study, study_parser
+from studies import ROOT, fill_in, study_parser
 from torch import nn
 
 import resprobe
@@ -61,14 +62,19 @@ class Options:
     seeds: tuple[int, ...]
 
 
-def parse(description: str | None) -> Options:
-    """Read the command line of a study that trains networks; a quick one has folders of its own."""
-    parser = study_parser(description)
-    parser.add_argument("--data", default="digits", help="dataset (default: digits)")
-    parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="where downloaded datasets are kept")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
-    parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS, help="number of seeds (default: 3; with --quick 1)")
-    arguments = parse_study(parser)
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Make the parser of a study that trains networks."""
+    made = study_parser(description)
+    made.add_argument("--data", default="digits", help="dataset (default: digits)")
+    made.add_argument("--data-dir", type=Path, default=ROOT / "data", help="where downloaded datasets are kept")
+    made.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
+    made.add_argument("--seeds", type=int, default=DEFAULT_SEEDS, help="number of seeds (default: 3; with --quick 1)")
+    return made
+
+
+def read(arguments: argparse.Namespace) -> Options:
+    """Read the options of every study that trains networks, and make its folders; a quick one has its own."""
+    fill_in(arguments)
     if arguments.seeds < 1:
         raise ResprobeError(f"seeds: expected 1 or more, got {arguments.seeds}; leave it out for 3")
     nets = arguments.work / ("quick-nets" if arguments.quick else "nets")
@@ -240,13 +246,14 @@ def training_log(net: Net, study: Options) -> xr.Dataset:
     return resprobe.results.open(path.with_name(f"{path.stem}-training.nc"))
 
 
-def save(dataset: xr.Dataset, name: str, study: Options, **attributes: Any) -> Path:
+def save(dataset: xr.Dataset, name: str, study: Options, *, options: str = "", **attributes: Any) -> Path:
     """Write the Dataset of a study, whole or not at all.
 
     Args:
         dataset: Every variable with `long_name` and `units`.
         name: Of the study.
         study: Its options.
+        options: Options of its own, as they were given.
         **attributes: What else the file is to say.
 
     Returns:
@@ -256,7 +263,7 @@ def save(dataset: xr.Dataset, name: str, study: Options, **attributes: Any) -> P
     option = " --quick" if study.quick else f" --seeds {len(study.seeds)}" if changed else ""
     dataset.attrs = {
         "study": name,
-        "command": f"python analyses/{name}.py{option}",
+        "command": f"python analyses/{name}.py{option}{options}",
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "resprobe_version": resprobe.__version__,
         "torch_version": torch.__version__,
