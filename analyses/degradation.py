@@ -144,14 +144,14 @@ def draw(result: xr.Dataset) -> Figure:
     with themed():
         figure = empty_figure(width=10, height=7.5)
         (plain_axes, residual_axes), (error_axes, gradient_axes) = figure.subplots(2, 2)
+        residual_axes.sharey(plain_axes)
         for axes, kind in ((plain_axes, "plain"), (residual_axes, "residual")):
             _draw_training(axes, result.train_loss.sel(kind=kind))
             axes.set_title(f"{kind} networks")
-        residual_axes.sharey(plain_axes)
         plain_axes.legend(title="layers", ncols=2, fontsize=8)
         _draw_errors(error_axes, result.isel(epoch=-1))
         _draw_gradients(gradient_axes, result)
-        figure.suptitle(f"Depth and training, seeds {', '.join(map(str, result.seed.values))}", x=0.01, ha="left")
+        figure.suptitle(f"Depth and training, number of seeds: {result.sizes['seed']}", x=0.01, ha="left")
         return settle(figure)
 
 

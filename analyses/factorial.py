@@ -92,10 +92,13 @@ def measure(net: Net, study: Options) -> dict[str, float]:
     lines = {
         rule: resprobe.smoothness(model, data, bn_modes=[mode], step_rule=rule) for rule in ("gradient", "relative")
     }
+    # a network that stays at chance may have no gradient: NaN then
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread, gain = float(np.std(np.log10(by_layer))), float(by_unit[0] / by_unit[-1])
     return {
         **{name: float(log[name]) for name in ("train_loss", "train_error", "test_error")},
-        "gradient_spread": float(np.std(np.log10(by_layer))),
-        "gradient_gain": float(by_unit[0] / by_unit[-1]),
+        "gradient_spread": spread,
+        "gradient_gain": gain,
         "effective_length": float(paths.effective_length_mean) / len(by_unit),
         "lesion": float(lesion.error.median()),
         "beta": float(lines["gradient"].effective_beta.median()),
