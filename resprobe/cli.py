@@ -24,7 +24,7 @@ from resprobe.options import with_common_options
 
 app = typer.Typer(
     name="resprobe",
-    help="Lesions, gradients, their paths, and responses of plain and residual networks. Each command reads a "
+    help="Lesions, gradient paths and smoothness of plain and residual networks. Each command reads a "
     "checkpoint, measures, prints a table and saves an xarray Dataset (netCDF4).",
     add_completion=False,
     no_args_is_help=True,

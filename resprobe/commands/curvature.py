@@ -27,10 +27,10 @@ def curvature(
     tol: Annotated[float, typer.Option(help="Residual of a converged eigenvalue, relative to it.")] = 1e-2,
     seed: Annotated[int, typer.Option(help="Seed of the random vectors.")] = 0,
 ) -> None:
-    """Measure the Hessian of the loss: eigenvalues, trace and density.
+    """Measure the curvature of the loss by its Hessian.
 
-    The Hessian is that of the mean loss over all images. The work is about 100 products with it, each of which costs a
-    few passes over the images; --num-images makes it less.
+    Its largest eigenvalues, trace and density. The Hessian is that of the mean loss over all images. The work is about
+    100 products with it, each of which costs a few passes over the images; --num-images makes it less.
     """
     from resprobe.probes.loss_curvature import check_tolerance
 

@@ -51,7 +51,7 @@ def deepen(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress and notices.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Build a deeper network with the same function, and verify it.
+    """Build a deeper network with the same function.
 
     New units come last in each stage. In a plain net they are identity convolutions and normalisations, in a residual
     net branches that end in zero. The logits of both networks are compared on images, with stored statistics, with

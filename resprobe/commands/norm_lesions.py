@@ -18,8 +18,8 @@ def norm_lesion(
         ),
     ] = "affine",
 ) -> None:
-    """Measure the error after each batch normalisation is replaced.
+    """Measure the error after a norm is replaced.
 
-    One layer at a time; the others keep their stored statistics.
+    Each batch normalisation, one layer at a time; the others keep their stored statistics.
     """
     analyse("norm-lesion", "norm_lesion", {"replacement": replacement}, common, batches_count=True)

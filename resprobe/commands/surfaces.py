@@ -38,9 +38,10 @@ def surface(
         ),
     ] = None,
 ) -> None:
-    """Measure loss and error around the trained weights, along lines or in a plane.
+    """Measure the loss around the trained weights.
 
-    A measurement that is interrupted, by Ctrl-C for example, keeps what it has; the same command goes on with it.
+    Loss and error along lines or in a plane. A measurement that is interrupted, by Ctrl-C for example, keeps what it
+    has; the same command goes on with it.
     """
     from resprobe.probes.surface_grid import check_grid
 
