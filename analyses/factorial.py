@@ -11,6 +11,7 @@ from the balanced design, with intervals from the spread between seeds.
 """
 
 import itertools
+import textwrap
 from typing import NamedTuple
 
 import numpy as np
@@ -177,15 +178,15 @@ def show(result: xr.Dataset) -> None:
     """Print the mean over seeds of every cell, then the effects."""
     cells = list(itertools.product(result.shortcut.values, result.normalisation.values))
     for depth in result.depth.values:
-        print(f"\n{f'{depth} layers, mean over seeds':36}" + "".join(f"{f'{a}, {b}':>16}" for a, b in cells))
+        print(f"\n{f'{depth} layers, mean over seeds':42}" + "".join(f"{f'{a}, {b}':>16}" for a, b in cells))
         for name, quantity in QUANTITIES.items():
             means = [result[name].sel(shortcut=a, normalisation=b, depth=depth).mean("seed") for a, b in cells]
-            print(f"{quantity.long_name[:36]:36}" + "".join(f"{_number(float(mean), quantity):>16}" for mean in means))
+            print(f"{quantity.long_name:42}" + "".join(f"{_number(float(mean), quantity):>16}" for mean in means))
     names = [*FACTORS, "shortcut x normalisation"]
-    print(f"\n{'effect, with its 95 % interval':36}" + "".join(f"{name[:20]:>22}" for name in names))
+    print(f"\n{'effect, with its 95 % interval':42}" + "".join(f"{name:>26}" for name in names))
     for name, quantity in QUANTITIES.items():
         found = effects(result[name], logarithmic=quantity.logarithmic)
-        print(f"{quantity.long_name[:36]:36}" + "".join(f"{_effect(*found[key], quantity):>22}" for key in names))
+        print(f"{quantity.long_name:42}" + "".join(f"{_effect(*found[key], quantity):>26}" for key in names))
     print("x: a ratio; others are differences, of errors in points. shortcut: residual against plain; normalisation:")
     print(f"BN against none; depth: {result.depth.values[-1]} against {result.depth.values[0]} layers.")
 
@@ -195,6 +196,8 @@ def _number(value: float, quantity: Quantity) -> str:
 
 
 def _effect(estimate: float, half: float, quantity: Quantity) -> str:
+    if not np.isfinite([estimate, half]).all():
+        return "-"
     low, high = estimate - half, estimate + half
     if quantity.logarithmic:
         return f"x{10**estimate:.2g} ({10**low:.2g}, {10**high:.2g})"
@@ -236,7 +239,7 @@ def draw(result: xr.Dataset) -> Figure:
                 axes.plot(places, means, "_", color=PALETTE[index], markersize=12, label=f"{depth} layers")
             if quantity.logarithmic:
                 axes.set_yscale("log")
-            axes.set_title("\n".join(_wrapped(quantity.long_name)), fontsize=9)
+            axes.set_title("\n".join(textwrap.wrap(quantity.long_name, 26)), fontsize=9)
             axes.set_ylabel("" if quantity.units == "1" else quantity.units)
             axes.set_xticks(range(len(cells)), [f"{a}\n{b}" for a, b in cells], fontsize=7)
         for axes in grid[len(QUANTITIES) :]:
@@ -245,11 +248,6 @@ def draw(result: xr.Dataset) -> Figure:
         grid[-1].legend(handles, labels, loc="center", title="a point per seed, a dash at the mean")
         figure.suptitle("Shortcut and batch normalisation, two by two", x=0.01, ha="left")
         return settle(figure)
-
-
-def _wrapped(text: str, width: int = 30) -> list[str]:
-    first, _, rest = text.partition(", ")
-    return [first, rest] if len(text) > width and rest else [text]
 
 
 def main() -> None:
