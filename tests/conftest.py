@@ -1,4 +1,5 @@
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import torch
 from torch import nn
 
+from resprobe import cli
 from resprobe.data import open_data
 from resprobe.networks import build, parse_architecture
 
@@ -54,6 +56,20 @@ def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
             ):
                 tensor.uniform_(low, high, generator=generator)
     return model.eval()
+
+
+@pytest.fixture
+def command_line(monkeypatch, capfd):
+    """Run the command line in this process; gives exit code, stdout, stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["resprobe", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capfd.readouterr()
+        return stop.value.code, out, err
+
+    return run
 
 
 def pytest_collection_modifyitems(items):
