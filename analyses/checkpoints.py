@@ -11,7 +11,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -68,13 +70,16 @@ def main() -> None:
     train_all()
     manifest = [manifest_entry(name) for name in NAMES]
     (FOLDER / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
-    print("| file | train loss | train error | test error |", "|---|---|---|---|", sep="\n")
-    for entry in manifest:
-        print(
-            f"{entry['file']:16} train loss {entry['train_loss']:.4f}, train error {entry['train_error']:6.1%}, ",
-            end="",
-        )
-        print(f"test error {entry['test_error']:6.1%}")
+    print(table(manifest))
+
+
+def table(manifest: Sequence[Mapping[str, Any]]) -> str:
+    """Write losses and errors of networks as a table of Markdown."""
+    rows = [
+        f"| `{entry['file']}` | {entry['train_loss']:.4f} | {entry['train_error']:.1%} | {entry['test_error']:.1%} |"
+        for entry in manifest
+    ]
+    return "\n".join(["| file | train loss | train error | test error |", "|---|---|---|---|", *rows])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The construction argument, carried out: can a deeper network learn to be no worse than the shallower one inside it?
 
     python analyses/construction.py            the digits networks of checkpoints/, about half an hour of one CPU core
+    python analyses/construction.py --data cifar10 --device cuda  the same with networks that are trained first
     python analyses/construction.py --quick    a few layers, images and epochs, to see that everything works
 
 He, Zhang, Ren and Sun (2015, arXiv 1512.03385, section 1): a deeper network has a solution that is no worse than that
@@ -10,25 +11,26 @@ race: the padded plain-56 is trained on, with new normalisations that store the 
 of nothing (`deepen`), against the same network from random weights and against the plain-20 itself, all for the same
 epochs. At last the toy: a perceptron of 6 layers padded with 42 identity layers, against 48 layers from random weights.
 
-Results go to `--out` as netCDF files, figures to `--figures`, networks to `--nets`. What is there already is kept, and
-a training that was interrupted goes on. PyTorch's sums depend on the number of threads: OMP_NUM_THREADS=1 repeats a
+Results go to `--out` as netCDF files, figures to `--figures`, networks below `--work`. What is there already is kept,
+and a training that was interrupted goes on. PyTorch's sums depend on the number of threads: OMP_NUM_THREADS=1 repeats a
 training to the bit.
 """
 
-import argparse
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import trained_nets
 import xarray as xr
 from rich.console import Console
+from studies import run_study
+from trained_nets import Net, Options
 
 import resprobe
 from resprobe import plots, results, tables
+from resprobe.errors import ResprobeError
 from resprobe.networks import Architecture, ResidualNetwork
 from resprobe.networks.construction import units_to_reach
 from resprobe.networks.perceptrons import build_perceptron, deepen_perceptron
@@ -38,29 +40,22 @@ from resprobe.training.loop import Split
 from resprobe.training.races import Racer, before_training, race_dataset, run_racer
 from resprobe.training.resuming import hash_tensors
 
-ROOT = Path(__file__).parents[1]
 REFERENCES = "He, Zhang, Ren, Sun 2015, arXiv 1512.03385, section 1"
 QUICK = {"epochs": 2, "train": 160, "test": 60}
 TOY_LAYERS, TOY_PADDING, SEED = 6, 42, 0
-CPU = torch.device("cpu")
+SHALLOW, DEEP, QUICK_DEEP = 20, 56, 26
 
 
-def open_split(split: str, arguments: argparse.Namespace) -> resprobe.ImageData:
+def open_split(split: str, study: Options) -> resprobe.ImageData:
     """Open the training or test images."""
-    return resprobe.open_data(arguments.data, split=split, num_images=QUICK[split] if arguments.quick else None)
+    return trained_nets.images(study, split, QUICK[split] if study.quick else None)
 
 
-def load(name: str) -> resprobe.Checkpoint:
-    """Open one of our networks."""
-    return resprobe.load(ROOT / "checkpoints" / f"{name}.pt")
-
-
-def compare(name: str, deeper: str, statistics: str, arguments: argparse.Namespace) -> ResidualNetwork:
+def compare(checkpoint: resprobe.Checkpoint, deeper: str, statistics: str, study: Options) -> ResidualNetwork:
     """Deepen a network, compare the logits on test images, and save and print what came out."""
-    checkpoint = load(name)
     assert isinstance(checkpoint.architecture, Architecture)
     num_units = units_to_reach(checkpoint.architecture, deeper)
-    training_images, test_images = open_split("train", arguments), open_split("test", arguments)
+    training_images, test_images = open_split("train", study), open_split("test", study)
     deep = resprobe.deepen(checkpoint.model, num_units, batches=training_images, statistics=statistics, seed=SEED)
     settings = {
         "deepened": deeper,
@@ -70,42 +65,47 @@ def compare(name: str, deeper: str, statistics: str, arguments: argparse.Namespa
         "seed": SEED,
     }
     dataset, _ = results.find_or_compute(
-        arguments.out / f"comparison-{deeper}-{statistics}.nc",
+        study.out / f"comparison-{deeper}-{statistics}.nc",
         "comparison",
         lambda: resprobe.compare_logits(
-            checkpoint.model, deep, test_images, provenance=checkpoint.provenance, settings=settings
+            checkpoint.model.to(study.device),
+            deep.to(study.device),
+            test_images,
+            provenance=checkpoint.provenance,
+            settings=settings,
         ),
         options={"batch_size": min(test_images.batch_size, test_images.num_images), **settings},
         model=checkpoint.provenance,
         data=test_images.provenance,
-        overwrite=arguments.overwrite,
+        overwrite=study.overwrite,
     )
     tables.show(dataset, Console())
     return deep
 
 
-def race(padded: dict[str, ResidualNetwork], shallow: str, arguments: argparse.Namespace) -> xr.Dataset:
+def race(
+    padded: dict[str, ResidualNetwork], checkpoint: resprobe.Checkpoint, epochs: dict[str, int], study: Options
+) -> xr.Dataset:
     """Train the padded networks on, one from random weights, and the shallow one, for the same epochs."""
-    checkpoint = load(shallow)
-    architecture = next(iter(padded.values())).architecture
-    overrides = {"epochs": arguments.epochs, "seed": SEED}
-    recipe = default_recipe(architecture, arguments.data, **overrides)
+    assert isinstance(checkpoint.architecture, Architecture)
+    architecture, shallow = next(iter(padded.values())).architecture, checkpoint.architecture.name
+    recipe = default_recipe(architecture, study.data, seed=SEED, **epochs)
     deeper = architecture.name
     racers: dict[str, tuple[Path, torch.nn.Module]] = {
-        f"{deeper}, {statistics}": (net_path(f"{deeper}-{statistics}", arguments), network)
+        f"{deeper}, {statistics}": (net_path(f"{deeper}-{statistics}", study), network)
         for statistics, network in padded.items()
     }
     random = resprobe.build(architecture, seed=SEED)
-    racers[f"{deeper}, random"] = (random_path(deeper, arguments), random)
-    racers[f"{shallow}, trained on"] = (net_path(f"{shallow}-continued", arguments), checkpoint.model)
+    racers[f"{deeper}, random"] = (random_path(architecture, recipe, study), random)
+    racers[f"{shallow}, trained on"] = (net_path(f"{shallow}-continued", study), checkpoint.model)
     starts = {name: hash_tensors(network.state_dict()) for name, (_, network) in racers.items()}
-    training_images, test_images = open_split("train", arguments), open_split("test", arguments)
+    training_images, test_images = open_split("train", study), open_split("test", study)
     options = {**recipe.as_dict(), "starts": starts}
 
     def run() -> xr.Dataset:
         waiting = [network for path, network in racers.values() if not path.exists()]
-        announce(waiting, training_images, recipe)
-        splits = [Split.from_data(data, CPU) for data in (training_images, test_images)]
+        announce(waiting, training_images, recipe, study)
+        splits = [Split.from_data(data, study.device) for data in (training_images, test_images)]
         runs = {}
         for name, (path, network) in racers.items():
             assert isinstance(network, ResidualNetwork)
@@ -117,9 +117,10 @@ def race(padded: dict[str, ResidualNetwork], shallow: str, arguments: argparse.N
                     recipe=recipe,
                     out=path,
                     start=None if network is random else network.state_dict(),
+                    device=study.device,
                     progress=update,
                 )
-            before = before_training(network, *splits, recipe=recipe)
+            before = before_training(network.to(study.device), *splits, recipe=recipe)
             runs[name] = Racer(network.architecture.depth, before, {str(key): log[key].values for key in log.data_vars})
         return race_dataset(
             runs,
@@ -128,17 +129,18 @@ def race(padded: dict[str, ResidualNetwork], shallow: str, arguments: argparse.N
             options=options,
             data=training_images,
             provenance=checkpoint.provenance,
+            device=study.device,
         )
 
-    return find_race(f"race-{deeper}", run, options, checkpoint.provenance, arguments)
+    return find_race(f"race-{deeper}", run, options, checkpoint.provenance, study)
 
 
-def toy(arguments: argparse.Namespace) -> xr.Dataset:
+def toy(epochs: dict[str, int], study: Options) -> xr.Dataset:
     """Train 6 linear layers; then those with identity layers added, against as many layers from random weights."""
-    training_images, test_images = open_split("train", arguments), open_split("test", arguments)
+    training_images, test_images = open_split("train", study), open_split("test", study)
     # no normalisation: the recipe for networks without
     bare = resprobe.parse_architecture("plain8", in_channels=training_images.image_shape[0], norm="none")
-    recipe = default_recipe(bare, arguments.data, epochs=arguments.epochs, seed=SEED)
+    recipe = default_recipe(bare, study.data, seed=SEED, **epochs)
     in_features = int(torch.tensor(training_images.image_shape).prod())
     layers = TOY_LAYERS + TOY_PADDING
     options = {**recipe.as_dict(), "layers": TOY_LAYERS, "padding": TOY_PADDING}
@@ -149,15 +151,15 @@ def toy(arguments: argparse.Namespace) -> xr.Dataset:
     }
 
     def run() -> xr.Dataset:
-        splits = [Split.from_data(data, CPU) for data in (training_images, test_images)]
-        runs = {f"{TOY_LAYERS} layers": run_racer(shallow, TOY_LAYERS, *splits, recipe=recipe)}
+        splits = [Split.from_data(data, study.device) for data in (training_images, test_images)]
+        runs = {f"{TOY_LAYERS} layers": run_racer(shallow.to(study.device), TOY_LAYERS, *splits, recipe=recipe)}
         padded = deepen_perceptron(shallow, TOY_PADDING)
         for name, network in (
             (f"{layers} layers, padded", padded),
             (f"{layers} layers, random", build_perceptron(in_features, layers, seed=SEED)),
         ):
             print(f"toy: {name}", file=sys.stderr, flush=True)
-            runs[name] = run_racer(network, layers, *splits, recipe=recipe)
+            runs[name] = run_racer(network.to(study.device), layers, *splits, recipe=recipe)
         return race_dataset(
             runs,
             title="Race of perceptrons",
@@ -165,9 +167,10 @@ def toy(arguments: argparse.Namespace) -> xr.Dataset:
             options=options,
             data=training_images,
             provenance=model,
+            device=study.device,
         )
 
-    return find_race("race-perceptron", run, options, model, arguments)
+    return find_race("race-perceptron", run, options, model, study)
 
 
 def find_race(
@@ -175,89 +178,64 @@ def find_race(
     run: Callable[[], xr.Dataset],
     options: dict[str, Any],
     model: dict[str, Any],
-    arguments: argparse.Namespace,
+    study: Options,
 ) -> xr.Dataset:
     """Read a race's result, or run it; print its table and draw its figure."""
     dataset, _ = results.find_or_compute(
-        arguments.out / f"{name}.nc",
+        study.out / f"{name}.nc",
         "race",
         run,
         options=options,
         model=model,
-        data=open_split("train", arguments).provenance,
-        overwrite=arguments.overwrite,
+        data=open_split("train", study).provenance,
+        overwrite=study.overwrite,
     )
     tables.show(dataset, Console())
-    plots.save_figure(plots.plot(dataset), arguments.figures / f"{name}.png")
+    trained_nets.save_figure(plots.plot(dataset), name, study)
     return dataset
 
 
-def net_path(name: str, arguments: argparse.Namespace) -> Path:
+def net_path(name: str, study: Options) -> Path:
     """Name the file of a network that is trained."""
-    arguments.nets.mkdir(parents=True, exist_ok=True)
-    return Path(arguments.nets / f"construction-{name}.pt")
+    return study.nets / f"construction-{name}.pt"
 
 
-def random_path(name: str, arguments: argparse.Namespace) -> Path:
-    """Name the file of the network from random weights: that of checkpoints/ is one, of the same recipe and seed."""
-    ours = ROOT / "checkpoints" / f"{name}.pt"
-    is_ours = ours.is_file() and arguments.data == "digits" and arguments.epochs == 40 and not arguments.quick
-    return ours if is_ours else net_path(f"{name}-random", arguments)
+def random_path(architecture: Architecture, recipe: Recipe, study: Options) -> Path:
+    """Name the file of the network from random weights: the one of `stored_or_trained`, if its recipe is the same."""
+    net = Net(architecture.depth, "plain")
+    same = not study.quick and recipe == net.recipe(open_split("train", study), study)
+    return trained_nets.stored_or_trained([net], study)[0] if same else net_path(f"{net.name}-random", study)
 
 
-def announce(waiting: list[torch.nn.Module], data: resprobe.ImageData, recipe: Recipe) -> None:
-    """Say how long the trainings that are left will take, from a few steps of each."""
+def announce(waiting: list[torch.nn.Module], data: resprobe.ImageData, recipe: Recipe, study: Options) -> None:
+    """Say how long the trainings that are left will take."""
     seconds = 0.0
-    pixels, labels = (part[: recipe.batch_size] for part in data.pixels())
     for network in waiting:
         assert isinstance(network, ResidualNetwork)
-        trial = resprobe.build(network.architecture, seed=SEED).to(memory_format=torch.channels_last)
-        for _ in range(2):  # the first step warms up
-            start = time.perf_counter()
-            F.cross_entropy(trial(data.normalisation.apply(pixels)), labels).backward()  # type: ignore[no-untyped-call]
-            step = time.perf_counter() - start
-        seconds += step * recipe.epochs * -(-data.num_images // recipe.batch_size)
+        trial = resprobe.build(network.architecture, seed=SEED).to(study.device).to(memory_format=torch.channels_last)
+        seconds += trained_nets.seconds_of_pass(trial, data, recipe.batch_size) * recipe.epochs * data.num_images
     if waiting:
-        length = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} s"
-        print(f"{len(waiting)} trainings, about {length}", flush=True)
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few layers, images and epochs, into results/quick")
-    parser.add_argument("--data", default="digits", help="what the networks of checkpoints/ were trained on")
-    parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--out", type=Path, help="folder of the results")
-    parser.add_argument("--figures", type=Path, help="folder of the figures")
-    parser.add_argument("--nets", type=Path, help="folder of the trained networks")
-    parser.add_argument("--overwrite", action="store_true", help="compute again what is there")
-    arguments = parser.parse_args()
-    quick = ROOT / "results" / "quick"
-    folders = {
-        "out": ROOT / "notebooks" / "data",
-        "figures": ROOT / "notebooks" / "figures",
-        "nets": ROOT / "results" / "nets",
-    }
-    if arguments.out is not None and arguments.nets is None:
-        arguments.nets = arguments.out / "nets"  # those of another run lie elsewhere
-    for name, folder in folders.items():
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, quick if arguments.quick else folder)
-    if arguments.quick:
-        arguments.epochs = QUICK["epochs"]
-    return arguments
+        print(f"{len(waiting)} trainings: about {trained_nets.duration(seconds)}", flush=True)
 
 
 def main() -> None:
     """Deepen, compare, race."""
-    arguments = parse_arguments()
-    deep, residual = ("plain26", "resnet26") if arguments.quick else ("plain56", "resnet56")
-    padded = {statistics: compare("plain20", deep, statistics, arguments) for statistics in ("measured", "unit")}
-    compare("resnet20", residual, "measured", arguments)
-    race(padded, "plain20", arguments)
-    toy(arguments)
+    parser = trained_nets.parser(__doc__, seeds=False)
+    parser.add_argument("--epochs", type=int, help="of each training in the races (default: those of the recipe)")
+    arguments = parser.parse_args()
+    study = trained_nets.read(arguments)
+    if arguments.epochs is not None and arguments.epochs < 1:
+        raise ResprobeError(f"epochs: expected 1 or more, got {arguments.epochs}; leave it out for the recipe's")
+    epochs = QUICK["epochs"] if study.quick else arguments.epochs
+    given = {} if epochs is None else {"epochs": epochs}
+    depth = QUICK_DEEP if study.quick else DEEP
+    nets = [Net(SHALLOW, "plain"), Net(SHALLOW, "resnet")]
+    plain, residual = (resprobe.load(file) for file in trained_nets.stored_or_trained(nets, study))
+    padded = {statistics: compare(plain, f"plain{depth}", statistics, study) for statistics in ("measured", "unit")}
+    compare(residual, f"resnet{depth}", "measured", study)
+    race(padded, plain, given, study)
+    toy(given, study)
 
 
 if __name__ == "__main__":
-    main()
+    run_study(main)

@@ -87,7 +87,7 @@ def measure(name: str, arguments: argparse.Namespace) -> xr.Dataset:
     data = {"data": "zeros", "data_sha256": digest([str(batch[0].shape)]), "num_images": batch_size}
 
     def compute() -> xr.Dataset:
-        dataset = resprobe.costs(make_network(name), [batch], repeats=repeats, provenance=model)
+        dataset = resprobe.costs(make_network(name).to(arguments.device), [batch], repeats=repeats, provenance=model)
         dataset.attrs |= data
         return dataset
 
@@ -100,6 +100,7 @@ def measure(name: str, arguments: argparse.Namespace) -> xr.Dataset:
 def path_of(name: str, arguments: argparse.Namespace) -> Path:
     """Name the file that keeps the measurement of a network."""
     settings = f"{arguments.threads}-{arguments.batch_size}-{arguments.repeats}"
+    settings += "" if arguments.device.type == "cpu" else f"-{arguments.device.type}"
     work: Path = arguments.work
     return work / "costs" / f"costs-{name}-{settings}.nc"
 

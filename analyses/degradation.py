@@ -2,12 +2,13 @@
 
     python analyses/degradation.py            about two hours on two CPU cores, 42 networks on digits
     python analyses/degradation.py --seeds 1 --depths 20 56 110  fewer of them
-    python analyses/degradation.py --quick    four small networks for one epoch, to see that everything works
+    python analyses/degradation.py --quick    four small networks for two epochs, to see that everything works
 
 Plain and residual networks of 8 to 110 layers, three seeds each, under one recipe (He, Zhang, Ren, Sun 2015, arXiv
 1512.03385, section 4.2). A network that is there is not trained again, an interrupted training goes on. The result
-holds loss and error by epoch, on training and test images, and the gradient that reaches the first block, before
-and after training: what tells degradation from overfitting, from vanishing gradients and from a lack of data.
+holds loss and error by epoch, on training and test images, the gradient that reaches the first block, before and
+after training, and the training error of the shallower plain network padded with identity layers to each depth: what
+tells degradation from overfitting, from vanishing gradients, from a lack of data and from a lack of capacity.
 """
 
 import itertools
@@ -19,12 +20,14 @@ import trained_nets
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from studies import run_study
+from studies import run_study, wrapped
 from torch import nn
 from trained_nets import Net, Options
 
 import resprobe
+from resprobe.networks.construction import units_to_reach
 from resprobe.plots.theme import PALETTE, empty_figure, error_axis, settle, themed
+from resprobe.training.loop import Split, evaluate
 
 KINDS = ("plain", "resnet")
 DEPTHS = (8, 14, 20, 32, 44, 56, 110)
@@ -33,6 +36,7 @@ GRADIENT_IMAGES = 200
 COMPARED = (20, 56)
 CURVES = ("train_loss", "train_error", "test_loss", "test_error")
 REFERENCES = "He, Zhang, Ren, Sun 2015, arXiv 1512.03385, sections 4.1 and 4.2"
+PADDED = PALETTE[2]
 COLOURS = {"plain": PALETTE[3], "resnet": PALETTE[0]}
 NAMES = {"plain": "plain", "resnet": "residual"}
 
@@ -42,6 +46,22 @@ def gradient_ratio(model: nn.Module, net: Net, data: resprobe.ImageData) -> floa
     by = "block" if net.kind == "plain" else None
     norms = resprobe.gradients(model, data, bn_mode="batch", by=by).activation_grad_norm.values
     return float(norms[0] / norms[-1])
+
+
+def compared(depths: Sequence[int]) -> tuple[int, int]:
+    """Choose the two depths that the text compares."""
+    return COMPARED if set(COMPARED) <= set(depths) else (depths[0], depths[-1])
+
+
+def padded(shallow: Net, depth: int, study: Options) -> tuple[float, float]:
+    """Give training loss and error of a plain network padded with identity layers; NaN where there is none to add."""
+    if depth <= shallow.depth:
+        return np.nan, np.nan
+    data = trained_nets.images(study, "train")
+    network = resprobe.load(shallow.file(study)).model
+    num_units = units_to_reach(shallow.architecture(data), f"{shallow.kind}{depth}")
+    deep = resprobe.deepen(network, num_units, batches=data).to(study.device)
+    return evaluate(deep, Split.from_data(data, study.device))
 
 
 def measure(study: Options, depths: Sequence[int]) -> xr.Dataset:
@@ -57,6 +77,10 @@ def measure(study: Options, depths: Sequence[int]) -> xr.Dataset:
         architecture = net.architecture(data)
         initial[index] = gradient_ratio(resprobe.build(architecture, seed=net.seed).to(study.device), net, data)
         trained[index] = gradient_ratio(resprobe.load(net.file(study)).model.to(study.device), net, data)
+    paddings = [
+        padded(Net(compared(depths)[0], "plain", seed=seed), depth, study)
+        for depth, seed in itertools.product(depths, seeds)
+    ]
     variables = {
         name: trained_nets.labelled(
             ("kind", "depth", "seed", "epoch"),
@@ -75,6 +99,13 @@ def measure(study: Options, depths: Sequence[int]) -> xr.Dataset:
             values.reshape(shape),
             f"gradient norm by the first block's output over that by the last block's, {when}",
         )
+    for index, (name, what, units) in enumerate((("loss", "mean cross-entropy", "nat"), ("error", "error", "1"))):
+        variables[f"padded_train_{name}"] = trained_nets.labelled(
+            ("depth", "seed"),
+            np.array(paddings)[:, index].reshape(shape[1:]),
+            f"{what} on training images, plain network of {compared(depths)[0]} layers padded with identity layers",
+            units,
+        )
     return xr.Dataset(
         variables,
         {
@@ -86,26 +117,29 @@ def measure(study: Options, depths: Sequence[int]) -> xr.Dataset:
     )
 
 
-def table(result: xr.Dataset) -> None:
-    """Print what each depth ends with: the mean over seeds, and the smallest and the largest training loss."""
+def report(result: xr.Dataset) -> str:
+    """Write what each depth ends with, then what the numbers show."""
     final = result.isel(epoch=-1)
-    heads = ("train loss", "smallest", "largest", "train error", "test error", "gradient")
-    print(f"{'':13}" + "".join(f"{head:>11}" for head in heads))
+    heads = ("train loss", "smallest", "largest", "error", "test error", "gradient")
+    lines = [f"{'':13}" + "".join(f"{head:>11}" for head in heads)]
     for kind, depth in itertools.product(result.kind.values, result.depth.values):
         row = final.sel(kind=kind, depth=depth)
         loss = row.train_loss
         cells = [f"{float(value):.3g}" for value in (loss.mean(), loss.min(), loss.max())]
         cells += [f"{float(error.mean()):.1%}" for error in (row.train_error, row.test_error)]
         cells.append(f"{float(row.gradient_ratio.median()):.2g}")
-        print(f"{f'{kind}-{depth}':13}" + "".join(f"{cell:>11}" for cell in cells))
+        lines.append(f"{f'{kind}-{depth}':13}" + "".join(f"{cell:>11}" for cell in cells))
+    lines.append(
+        f"after {int(final.epoch)} epochs, means over seeds ({result.sizes['seed']}) and smallest and largest loss; "
+        "error: on the training images; gradient: norm at the first block over that at the last, median"
+    )
+    return wrapped([*lines, *sentences(result)])
 
 
 def sentences(result: xr.Dataset) -> list[str]:
     """Say what the numbers show of the degradation and of each explanation that is usually given for it."""
     plain, residual = (result.sel(kind=kind) for kind in ("plain", "residual"))
-    shallow, deep = (
-        COMPARED if set(COMPARED) <= set(result.depth.values) else (result.depth.values[0], result.depth.values[-1])
-    )
+    shallow, deep = compared(result.depth.values)
     said = []
     for name, nets in (("plain", plain), ("residual", residual)):
         loss = nets.train_loss.sel(depth=deep) - nets.train_loss.sel(depth=shallow)
@@ -123,6 +157,13 @@ def sentences(result: xr.Dataset) -> list[str]:
         "Overfitting or lack of data would show as a training error that stays low while the test error grows. "
         f"Plain, test less training error, by depth: {listed(gap, '+.1%')}; training error: "
         f"{listed(last.train_error.mean('seed'), '.1%')}."
+    )
+    deeper = result.depth > shallow
+    said.append(
+        f"A lack of capacity would leave no better solution. Plain-{shallow} padded with identity layers to "
+        f"{', '.join(map(str, result.depth[deeper].values))} layers: training loss "
+        f"{listed(result.padded_train_loss[deeper].mean('seed'), '.2g')}; those trained from random weights: "
+        f"{listed(last.train_loss[deeper].mean('seed'), '.2g')}."
     )
     for name, nets in (("Plain", plain), ("Residual", residual)):
         ratios = nets.initial_gradient_ratio.median("seed"), nets.gradient_ratio.median("seed")
@@ -173,6 +214,8 @@ def _draw_errors(axes: Axes, final: xr.Dataset) -> None:
             label = f"{kind}, {name.removesuffix('_error').replace('train', 'training')}"
             axes.plot(final.depth, error.median("seed"), style, marker="o", markersize=4, color=colour, label=label)
             axes.vlines(final.depth, error.min("seed"), error.max("seed"), color=colour, linewidth=1)
+    padding = final.padded_train_error.median("seed").dropna("depth")
+    axes.plot(padding.depth, padding, ":", marker="x", markersize=5, color=PADDED, label="plain, padded: training")
     error_axis(axes, label="error after training")
     _depth_axis(axes, final)
 
@@ -205,8 +248,7 @@ def main() -> None:
     study = trained_nets.read(arguments)
     depths = sorted(set(arguments.depths or (QUICK_DEPTHS if study.quick else DEPTHS)))
     result = measure(study, depths)
-    table(result)
-    print(*sentences(result), sep="\n")
+    print(report(result))
     given = "" if arguments.depths is None else f" --depths {' '.join(map(str, depths))}"
     trained_nets.save(result, "degradation", study, options=given, references=REFERENCES)
     trained_nets.save_figure(draw(result), "degradation", study)

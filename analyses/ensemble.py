@@ -12,38 +12,19 @@ there already is kept, so an interrupted run goes on where it was.
 """
 
 import argparse
-import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
-import torch
-import xarray as xr
 from lesions import DRAWS, QUICK_IMAGES, sizes
-from measuring import Subject, measure, open_subject
+from measuring import Part, Subject, is_residual, measure_all, num_units, open_subject
 from rich.console import Console
-from studies import parse_study, run_study, study_parser, with_time_left
+from studies import parse_study, run_study, study_parser
 
-import resprobe
 from resprobe import plots
 from resprobe.ensembles import ensemble_statements
 from resprobe.errors import ResprobeError
 from resprobe.tables.ensembles import statements
-from resprobe.units import find
 
 DEFAULTS, QUICK_DEFAULTS = ("resnet56.pt", "plain56.pt"), ("resnet20.pt", "plain20.pt")
 PATH_IMAGES = 100
-# Forward passes that an analysis takes for each version, or of paths for each image, about.
-PASSES = {"lesion": 0.5, "lesion-curve": 0.7, "reorder": 0.9, "paths": 400, "one path": 4}
-
-
-class Part(NamedTuple):
-    """One analysis of one network: its options, on how many images, and how many of these pass the network, about."""
-
-    subject: Subject
-    analysis: str
-    num_images: int
-    options: dict[str, Any]
-    passes: float
 
 
 def parts_of(subject: Subject, arguments: argparse.Namespace) -> list[Part]:
@@ -56,48 +37,17 @@ def parts_of(subject: Subject, arguments: argparse.Namespace) -> list[Part]:
     Returns:
         The parts, in order.
     """
-    data = subject.images(arguments.num_images)
-    example, _ = next(iter(data))
-    by = {} if find(subject.checkpoint.model, example[:2]).units[0].kind == "residual" else {"by": "block"}
-    units = len(find(subject.checkpoint.model, example[:2], by=by.get("by")).units)
-    steps = sizes(units, arguments.quick)
-    estimator = {} if by else {"estimator": "all"}
-    drawn = min(arguments.draw_images or data.num_images, data.num_images)
-    versions = len(steps) * arguments.draws
+    by = {} if is_residual(subject) else {"by": "block"}
+    steps = sizes(num_units(subject, by.get("by")), arguments.quick)
+    num_images = subject.images(arguments.num_images).num_images
+    drawn = {**by, "draws": arguments.draws}
+    num_drawn = min(arguments.draw_images or num_images, num_images)
     return [
-        Part(subject, "lesion", data.num_images, by, PASSES["lesion"] * units * data.num_images),
-        Part(
-            subject,
-            "paths",
-            min(PATH_IMAGES, data.num_images),
-            {**by, **estimator},
-            PASSES["one path" if by else "paths"] * min(PATH_IMAGES, data.num_images),
-        ),
-        Part(
-            subject,
-            "lesion-curve",
-            drawn,
-            {**by, "num_deleted": steps, "draws": arguments.draws},
-            PASSES["lesion-curve"] * versions * drawn,
-        ),
-        Part(
-            subject,
-            "reorder",
-            drawn,
-            {**by, "num_swaps": steps, "draws": arguments.draws},
-            PASSES["reorder"] * versions * drawn,
-        ),
+        Part(subject, "lesion", num_images, by),
+        Part(subject, "paths", min(PATH_IMAGES, num_images), by or {"estimator": "all"}),
+        Part(subject, "lesion-curve", num_drawn, {**drawn, "num_deleted": steps}),
+        Part(subject, "reorder", num_drawn, {**drawn, "num_swaps": steps}),
     ]
-
-
-def seconds_of_pass(subject: Subject) -> float:
-    """Take the time of a forward pass of one image in a batch."""
-    images, _ = next(iter(subject.images(50)))
-    with torch.inference_mode():
-        subject.checkpoint.model(images[:2])
-        start = time.perf_counter()
-        subject.checkpoint.model(images)
-    return (time.perf_counter() - start) / len(images)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -130,36 +80,11 @@ def main() -> None:
     """Measure both networks, draw, and print what holds."""
     arguments = parse_arguments()
     subjects = [
-        open_subject(file, data=arguments.data, normalise=arguments.normalise)
+        open_subject(file, device=arguments.device, data=arguments.data, normalise=arguments.normalise)
         for file in (arguments.residual, arguments.plain)
     ]
-    parts = [part for subject in subjects for part in parts_of(subject, arguments)]
-    check_kinds(subjects, parts)
-    seconds = {subject.name: seconds_of_pass(subject) for subject in subjects}
-    missing = [part for part in parts if arguments.overwrite or not path_of(part, arguments).exists()]
-    estimate = sum(part.passes * seconds[part.subject.name] for part in missing)
-    print(f"{len(missing)} of {len(parts)} results to compute, about {estimate / 60:.1f} minutes", flush=True)
-    measured: dict[str, dict[str, xr.Dataset]] = {subject.name: {} for subject in subjects}
-    functions: dict[str, Callable[..., xr.Dataset]] = {
-        "lesion": resprobe.lesion,
-        "paths": resprobe.paths,
-        "lesion-curve": resprobe.lesion_curve,
-        "reorder": resprobe.reorder,
-    }
-    for part in with_time_left(
-        parts,
-        lambda part: f"{part.analysis} of {part.subject.name}",
-        lambda part: part.passes * seconds[part.subject.name] if part in missing else 0.0,
-    ):
-        measured[part.subject.name][part.analysis] = measure(
-            part.analysis,
-            functions[part.analysis],
-            part.subject,
-            arguments.out,
-            num_images=part.num_images,
-            overwrite=arguments.overwrite,
-            **part.options,
-        )
+    check_kinds(subjects)
+    measured = measure_all([part for subject in subjects for part in parts_of(subject, arguments)], arguments)
     residual, plain = (measured[subject.name] for subject in subjects)
     name = f"ensemble-{subjects[0].name}-{subjects[1].name}"
     plots.save_figure(plots.ensemble(residual, plain), arguments.figures / f"{name}.png")
@@ -171,20 +96,14 @@ def main() -> None:
         print(f"{'holds' if row.holds else 'does not hold'} ({row.criterion}): {row.text}")
 
 
-def check_kinds(subjects: list[Subject], parts: list[Part]) -> None:
+def check_kinds(subjects: list[Subject]) -> None:
     """Refuse a plain network in the place of the residual one, and the other way round."""
     if subjects[0].name == subjects[1].name:
         raise ResprobeError(f"plain: expected another checkpoint than --residual, got {subjects[0].name}; rename one")
     for which, subject in zip(("residual", "plain"), subjects, strict=True):
-        is_plain = any("by" in part.options for part in parts if part.subject is subject)
-        if is_plain != (which == "plain"):
-            kind = "plain" if is_plain else "residual"
+        kind = "residual" if is_residual(subject) else "plain"
+        if kind != which:
             raise ResprobeError(f"{which}: expected a {which} network, got {subject.name}, a {kind} one; swap them")
-
-
-def path_of(part: Part, arguments: argparse.Namespace) -> Any:
-    """Name the file of a result."""
-    return arguments.out / f"{part.analysis}-{part.subject.name}.nc"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python analyses/factorial.py            24 networks on digits: about an hour of training and ten minutes of
                                             measuring on two CPU cores
-    python analyses/factorial.py --quick    8 small networks for one epoch, to see that everything works
+    python analyses/factorial.py --quick    8 small networks for two epochs, to see that everything works
 
 {plain, residual} x {batch normalisation, none} x depth {20, 56} x 3 seeds, each under the default recipe of its kind
 (without normalisation: half the learning rate, and clipped gradients). A network that is there is not trained again;
@@ -12,6 +12,7 @@ from the balanced design, with intervals from the spread between seeds.
 
 import itertools
 import textwrap
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ import trained_nets
 import xarray as xr
 from matplotlib.figure import Figure
 from scipy import stats
-from studies import run_study
+from studies import run_study, wrapped
 from trained_nets import Net, Options
 
 import resprobe
@@ -29,12 +30,16 @@ from resprobe.plots.theme import PALETTE, empty_figure, settle, themed
 KINDS, NORMS, DEPTHS = ("plain", "resnet"), ("none", "batch"), (20, 56)
 QUICK_DEPTHS = (8, 14)
 NAMES = {"plain": "plain", "resnet": "residual", "none": "no BN", "batch": "BN"}
+SHORT = {("plain", "no BN"): "plain", ("plain", "BN"): "plain + BN"}
+SHORT |= {("residual", "no BN"): "residual", ("residual", "BN"): "residual + BN"}
+INTERACTION = "shortcut x normalisation"
 FACTORS = ("shortcut", "normalisation", "depth")
 CONFIDENCE = 0.95
 PROBE_IMAGES = 500
 PATH_IMAGES = 100
 EIGENVALUE_IMAGES = 200
 QUICK_IMAGES = 30
+PASSES = 40  # of each image, for all that is measured of a network, about
 REFERENCES = (
     "He et al. 2015, arXiv 1512.03385; Veit et al. 2016, arXiv 1605.06431; Santurkar et al. 2018, arXiv 1805.11604"
 )
@@ -45,11 +50,13 @@ class Quantity(NamedTuple):
 
     Attributes:
         long_name: What it is.
+        short: The same in a table of 80 columns.
         units: Its units.
         logarithmic: Whether effects are ratios (of positive numbers) and not differences.
     """
 
     long_name: str
+    short: str
     units: str
     logarithmic: bool
 
@@ -60,16 +67,16 @@ class Quantity(NamedTuple):
 
 
 QUANTITIES = {
-    "train_loss": Quantity("training loss", "nat", True),
-    "train_error": Quantity("training error", "1", False),
-    "test_error": Quantity("test error", "1", False),
-    "gradient_spread": Quantity("spread of weight gradients over layers", "decades", False),
-    "gradient_gain": Quantity("gradient, first over last block", "1", True),
-    "effective_length": Quantity("effective path length / blocks", "1", False),
-    "lesion": Quantity("median error after a lesion", "1", False),
-    "beta": Quantity("effective beta, steps along the gradient", "1", True),
-    "beta_relative": Quantity("effective beta, steps relative to filters", "1", True),
-    "top_eigenvalue": Quantity("largest eigenvalue of the Hessian", "nat", True),
+    "train_loss": Quantity("training loss", "training loss [nat]", "nat", True),
+    "train_error": Quantity("training error", "training error", "1", False),
+    "test_error": Quantity("test error", "test error", "1", False),
+    "gradient_spread": Quantity("spread of weight gradients over layers", "spread of gradients", "decades", False),
+    "gradient_gain": Quantity("gradient, first over last block", "gradient, first / last", "1", True),
+    "effective_length": Quantity("effective path length / blocks", "path length / blocks", "1", False),
+    "lesion": Quantity("median error after a lesion", "error after a lesion", "1", False),
+    "beta": Quantity("effective beta, steps along the gradient", "beta, gradient steps", "1", True),
+    "beta_relative": Quantity("effective beta, steps relative to filters", "beta, relative steps", "1", True),
+    "top_eigenvalue": Quantity("largest eigenvalue of the Hessian", "largest eigenvalue", "nat", True),
 }
 
 
@@ -114,7 +121,10 @@ def measure_all(study: Options) -> xr.Dataset:
     nets = [Net(depth, kind, norm, seed) for kind, norm, depth, seed in itertools.product(KINDS, NORMS, depths, seeds)]
     trained_nets.train_all(nets, study)
     by_file = {net.file(study): net for net in nets}
-    rows = trained_nets.for_each(list(by_file), lambda file: measure(by_file[file], study), "factorial", study)
+    passes = PASSES * (QUICK_IMAGES if study.quick else PROBE_IMAGES)
+    rows = trained_nets.for_each(
+        list(by_file), lambda file: measure(by_file[file], study), "factorial", study, passes=passes
+    )
     shape = len(KINDS), len(NORMS), len(depths), len(seeds)
     dims = ("shortcut", "normalisation", "depth", "seed")
     return xr.Dataset(
@@ -141,7 +151,7 @@ def effects(values: xr.DataArray, *, logarithmic: bool) -> dict[str, tuple[float
     (analysis of variance).
 
     Args:
-        values: `(shortcut, normalisation, depth, seed)`, two levels of each factor.
+        values: `(shortcut, normalisation, depth, seed)`, two levels of each factor; `depth` may be missing.
         logarithmic: Take the decimal logarithm first.
 
     Returns:
@@ -157,7 +167,7 @@ def effects(values: xr.DataArray, *, logarithmic: bool) -> dict[str, tuple[float
     variance = array.var(-1, ddof=1).mean() if num_seeds > 1 else np.nan
     quantile = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) if num_seeds > 1 else np.nan
     by_factor: dict[str, npt.NDArray[np.float64]] = {}
-    for axis, factor in enumerate(FACTORS):
+    for axis, factor in enumerate(FACTORS[: cells.ndim]):
         by_factor[factor] = _contrast(cells.ndim, axis) * np.ones(cells.shape) * 2 / cells.size
     interaction = _contrast(cells.ndim, 0) * _contrast(cells.ndim, 1) * np.ones(cells.shape) * 4 / cells.size
     return {
@@ -165,7 +175,7 @@ def effects(values: xr.DataArray, *, logarithmic: bool) -> dict[str, tuple[float
             float((weights * cells).sum()),
             float(quantile * np.sqrt((weights**2).sum() * variance / num_seeds)),
         )
-        for name, weights in {**by_factor, "shortcut x normalisation": interaction}.items()
+        for name, weights in {**by_factor, INTERACTION: interaction}.items()
     }
 
 
@@ -174,21 +184,48 @@ def _contrast(num_factors: int, axis: int) -> npt.NDArray[np.float64]:
     return np.array([-1.0, 1.0]).reshape([2 if place == axis else 1 for place in range(num_factors)])
 
 
-def show(result: xr.Dataset) -> None:
-    """Print the mean over seeds of every cell, then the effects."""
-    cells = list(itertools.product(result.shortcut.values, result.normalisation.values))
+def report(result: xr.Dataset) -> str:
+    """Write the mean over seeds of every cell, then the effects at one depth alone where the other has no value."""
+    lines: list[str] = []
     for depth in result.depth.values:
-        print(f"\n{f'{depth} layers, mean over seeds':42}" + "".join(f"{f'{a}, {b}':>16}" for a, b in cells))
+        lines.append(f"{f'{depth} layers':24}" + "".join(f"{name:>14}" for name in SHORT.values()))
         for name, quantity in QUANTITIES.items():
-            means = [result[name].sel(shortcut=a, normalisation=b, depth=depth).mean("seed") for a, b in cells]
-            print(f"{quantity.long_name:42}" + "".join(f"{_number(float(mean), quantity):>16}" for mean in means))
-    names = [*FACTORS, "shortcut x normalisation"]
-    print(f"\n{'effect, with its 95 % interval':42}" + "".join(f"{name:>26}" for name in names))
-    for name, quantity in QUANTITIES.items():
-        found = effects(result[name], logarithmic=quantity.logarithmic)
-        print(f"{quantity.long_name:42}" + "".join(f"{_effect(*found[key], quantity):>26}" for key in names))
-    print("x: a ratio; others are differences, of errors in points. shortcut: residual against plain; normalisation:")
-    print(f"BN against none; depth: {result.depth.values[-1]} against {result.depth.values[0]} layers.")
+            means = [result[name].sel(shortcut=a, normalisation=b, depth=depth).mean("seed") for a, b in SHORT]
+            lines.append(f"{quantity.short:24}" + "".join(f"{_number(float(mean), quantity):>14}" for mean in means))
+        lines.append("")
+    found = {name: effects(result[name], logarithmic=q.logarithmic) for name, q in QUANTITIES.items()}
+    lines += _table_of_effects("effects", found, [*FACTORS, INTERACTION])
+    missing = [name for name in QUANTITIES if not np.isfinite(result[name]).all()]
+    for depth in result.depth.values:
+        alone = {name: result[name].sel(depth=depth) for name in missing}
+        found = {
+            name: effects(values, logarithmic=QUANTITIES[name].logarithmic)
+            for name, values in alone.items()
+            if np.isfinite(values).all()
+        }
+        if found:
+            lines += _table_of_effects(f"at {depth} layers alone", found, [*FACTORS[:2], INTERACTION])
+    lines.append(
+        f"Cells: means over seeds ({result.sizes['seed']}). Effects with 95 % intervals. x: a ratio; others are "
+        "differences, of errors in points. shortcut: residual against plain; normalisation: BN against none; depth: "
+        f"{result.depth.values[-1]} against {result.depth.values[0]} layers; {INTERACTION}: the shortcut's effect with "
+        "BN against that without. -: no estimate, for a value that is not finite or a single seed."
+    )
+    return wrapped(lines)
+
+
+def _table_of_effects(
+    title: str, found: Mapping[str, Mapping[str, tuple[float, float]]], names: Sequence[str]
+) -> list[str]:
+    """Write effects by quantity, two beside each other."""
+    lines = []
+    for pair in (names[:2], names[2:]):
+        lines.append(f"{title:24}" + "".join(f"{name:>28}" for name in pair))
+        for name, by_effect in found.items():
+            cells = "".join(f"{_effect(*by_effect[key], QUANTITIES[name]):>28}" for key in pair)
+            lines.append(f"{QUANTITIES[name].short:24}{cells}")
+        lines.append("")
+    return lines
 
 
 def _number(value: float, quantity: Quantity) -> str:
@@ -203,24 +240,6 @@ def _effect(estimate: float, half: float, quantity: Quantity) -> str:
         return f"x{10**estimate:.2g} ({10**low:.2g}, {10**high:.2g})"
     scale, form = (100, "+.1f") if quantity.is_error else (1, "+.2f")
     return f"{scale * estimate:{form}} ({scale * low:{form}}, {scale * high:{form}})"
-
-
-def sentences(result: xr.Dataset) -> list[str]:
-    """Say for each factor which quantities it changes beyond the spread between seeds."""
-    found = {name: effects(result[name], logarithmic=q.logarithmic) for name, q in QUANTITIES.items()}
-    said = []
-    for effect in (*FACTORS, "shortcut x normalisation"):
-        clear = [name for name in QUANTITIES if abs(found[name][effect][0]) > found[name][effect][1]]
-        parts = [f"{QUANTITIES[name].long_name} {_effect(*found[name][effect], QUANTITIES[name])}" for name in clear]
-        finite = [name for name in QUANTITIES if np.isfinite(found[name][effect]).all()]
-        unclear = [QUANTITIES[name].long_name for name in finite if name not in clear]
-        missing = [QUANTITIES[name].long_name for name in QUANTITIES if name not in finite]
-        said.append(
-            f"{effect}: interval without zero for {'; '.join(parts) or 'nothing'}. "
-            f"Not told from zero: {', '.join(unclear) or 'nothing'}. "
-            f"Without an estimate, for a value that is not finite or a single seed: {', '.join(missing) or 'none'}."
-        )
-    return said
 
 
 def draw(result: xr.Dataset) -> Figure:
@@ -254,8 +273,7 @@ def main() -> None:
     """Train, measure, print, draw."""
     study = trained_nets.read(trained_nets.parser(__doc__).parse_args())
     result = measure_all(study)
-    show(result)
-    print("", *sentences(result), sep="\n")
+    print(report(result))
     trained_nets.save(result, "factorial", study, references=REFERENCES)
     trained_nets.save_figure(draw(result), "factorial", study)
 

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 import xarray as xr
 from rich.console import Console
-from studies import parse_study, run_study, study_parser, with_time_left
+from studies import add_data_options, fill_in, keep_apart, run_study, study_parser, with_time_left
 
 import resprobe
 from resprobe import plots, results, tables
@@ -46,9 +45,14 @@ class Network(NamedTuple):
     depth: int
 
     @property
+    def arch(self) -> str:
+        """Name of the architecture."""
+        return f"{self.family}{self.depth}"
+
+    @property
     def name(self) -> str:
         """Name in the result."""
-        return f"{self.family}{self.depth}-{self.init}{'' if self.norm == 'batch' else '-nonorm'}"
+        return f"{self.arch}-{self.init}{'' if self.norm == 'batch' else '-nonorm'}"
 
     @property
     def work(self) -> float:
@@ -61,11 +65,19 @@ def measure(network: Network, seed: int, arguments: argparse.Namespace) -> xr.Da
     path = path_of(network, seed, arguments)
     if path.exists() and not arguments.overwrite:
         return results.open(path)
-    common = Common(ckpt=[], arch=f"{network.family}{network.depth}", num_images=arguments.num_images)
+    common = Common(
+        ckpt=[],
+        arch=network.arch,
+        data=arguments.data,
+        data_dir=arguments.data_dir,
+        download=arguments.download,
+        num_images=arguments.num_images,
+        batch_size=arguments.num_images,
+    )
     start = Start(init=network.init, norm=network.norm, seed=seed)
     untrained, data = open_untrained(start, common)
     dataset = resprobe.gradients(
-        untrained.model,
+        untrained.model.to(arguments.device),
         data,
         bn_mode="batch",
         by="block" if network.family == "plain" else None,
@@ -82,10 +94,21 @@ def path_of(network: Network, seed: int, arguments: argparse.Namespace) -> Path:
     return work / "gradient-gain" / f"gradients-{network.name}-seed{seed}-{arguments.num_images}.nc"
 
 
+def open_images(arguments: argparse.Namespace) -> resprobe.ImageData:
+    """Open the one batch."""
+    return resprobe.open_data(
+        arguments.data,
+        num_images=arguments.num_images,
+        data_dir=arguments.data_dir,
+        download=arguments.download,
+        batch_size=arguments.num_images,
+    )
+
+
 def join(networks: list[Network], measured: list[list[xr.Dataset]], arguments: argparse.Namespace) -> xr.Dataset:
     """Put the measurements into one result, beside the predictions."""
     first = measured[0][0]
-    side = resprobe.open_data("digits").image_shape[-1]
+    channels, _, side = open_images(arguments).image_shape
     most = max(datasets[0].sizes["unit"] for datasets in measured)
     norms = np.full((len(networks), arguments.seeds, most), np.nan)
     predicted = np.full((len(networks), most), np.nan)
@@ -93,7 +116,9 @@ def join(networks: list[Network], measured: list[list[xr.Dataset]], arguments: a
         for draw, dataset in enumerate(datasets):
             values = dataset["activation_grad_norm"].values
             norms[row, draw, : len(values)] = values / values[-1]
-        architecture = resprobe.parse_architecture(f"{network.family}{network.depth}", in_channels=1, norm=network.norm)
+        architecture = resprobe.parse_architecture(
+            f"{network.family}{network.depth}", in_channels=channels, norm=network.norm
+        )
         gains = predicted_gains(architecture, network.init, side)
         predicted[row, : len(gains)] = relative_gradients(gains)
     coords = {
@@ -130,8 +155,11 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line and refuse what can't be measured."""
     parser = study_parser(__doc__)
     parser.add_argument("--seeds", type=int, help="seeds of each network; default 3, with --quick 1")
-    parser.add_argument("--num-images", type=int, default=100, help="digits in the one batch")
-    arguments = parse_study(parser)
+    parser.add_argument("--num-images", type=int, default=100, help="images in the one batch (default: 100)")
+    add_data_options(parser)
+    arguments = parser.parse_args()
+    keep_apart(arguments)
+    fill_in(arguments)
     arguments.seeds = arguments.seeds if arguments.seeds is not None else 1 if arguments.quick else 3
     if arguments.seeds < 1:
         raise ResprobeError(f"seeds: expected 1 or more, got {arguments.seeds}; choose another")
@@ -155,8 +183,9 @@ def main() -> None:
     ]
     runs = [(network, seed) for network in networks for seed in range(arguments.seeds)]
     work = functools.partial(work_left, arguments=arguments)
-    print(f"{sum(work(run) > 0 for run in runs)} of {len(runs)} networks to measure, ", end="")
-    print(f"about {sum(map(work, runs)) * seconds_per_layer(arguments) / 60:.1f} minutes", flush=True)
+    minutes = sum(map(work, runs)) * seconds_per_layer(arguments) / 60
+    missing = sum(work(run) > 0 for run in runs)
+    print(f"{missing} of {len(runs)} networks to measure, about {minutes:.1f} minutes", flush=True)
     found: dict[Network, list[xr.Dataset]] = {network: [] for network in networks}
     for network, seed in with_time_left(runs, lambda run: f"{run[0].name}, seed {run[1]}", work):
         found[network].append(measure(network, seed, arguments))
@@ -175,9 +204,9 @@ def work_left(run: tuple[Network, int], arguments: argparse.Namespace) -> float:
 
 def seconds_per_layer(arguments: argparse.Namespace) -> float:
     """Take the time of a network of 8 layers, after one that only warms up."""
-    net = resprobe.build(resprobe.parse_architecture("plain8", in_channels=1, norm="none"), seed=0).eval()
-    data = resprobe.open_data("digits", num_images=arguments.num_images)
-    torch.manual_seed(0)
+    data = open_images(arguments)
+    architecture = resprobe.parse_architecture("plain8", in_channels=data.image_shape[0], norm="none")
+    net = resprobe.build(architecture, seed=0).eval().to(arguments.device)
     for _ in range(2):
         start = time.perf_counter()
         resprobe.gradients(net, data, precision="float64", by="block")

@@ -11,10 +11,9 @@ files, figures to `--figures`. A result that is there already is kept.
 import argparse
 
 import xarray as xr
-from measuring import measure, open_subject
+from measuring import Part, is_residual, measure_all, num_units, open_subject
 from studies import parse_study, run_study, study_parser
 
-import resprobe
 from resprobe import plots
 
 PAIRS = (("resnet20", "plain20"), ("resnet56", "plain56"), ("resnet110", "plain110"))
@@ -29,27 +28,32 @@ def sizes(num_units: int, quick: bool) -> list[int]:
     return sorted({1, most}) if quick else sorted({round(most * step / 10) for step in range(1, 11)} - {0})
 
 
+def parts_of(name: str, arguments: argparse.Namespace) -> list[Part]:
+    """List what is to be measured of one network: deletions, and of a residual one of each pair the other studies."""
+    subject = open_subject(f"{name}.pt", device=arguments.device)
+    images = QUICK_IMAGES if arguments.quick else None
+    if not is_residual(subject):
+        return [Part(subject, "lesion", images, {"by": "block"})]
+    parts = [Part(subject, "lesion", images, {})]
+    if name != PREACTIVATION:
+        steps, draws = sizes(num_units(subject), arguments.quick), 2 if arguments.quick else DRAWS
+        parts.append(Part(subject, "lesion-curve", images, {"num_deleted": steps, "draws": draws}))
+        parts.append(Part(subject, "reorder", images, {"num_swaps": steps, "draws": draws}))
+    return parts
+
+
 def main() -> None:
     """Measure every network and draw plain against residual."""
     arguments = parse_study(study_parser(__doc__))
     pairs = PAIRS[:1] if arguments.quick else PAIRS
-    draws = 2 if arguments.quick else DRAWS
-    shared = {"num_images": QUICK_IMAGES if arguments.quick else None, "overwrite": arguments.overwrite}
-    folder = arguments.out
-    curves, orders = [], []
-    for names in pairs:
-        residual, plain = (open_subject(f"{name}.pt") for name in names)
-        lesions_of = measure("lesion", resprobe.lesion, residual, folder, **shared)
-        plain_lesion = measure("lesion", resprobe.lesion, plain, folder, by="block", **shared)
-        draw([lesions_of, plain_lesion], f"lesion-{residual.name}-{plain.name}", arguments)
-        steps = sizes(lesions_of.sizes["unit"], arguments.quick)
-        curves.append(
-            measure("lesion-curve", resprobe.lesion_curve, residual, folder, num_deleted=steps, draws=draws, **shared)
-        )
-        orders.append(measure("reorder", resprobe.reorder, residual, folder, num_swaps=steps, draws=draws, **shared))
-    measure("lesion", resprobe.lesion, open_subject(f"{PREACTIVATION}.pt"), folder, **shared)
-    draw(curves, "lesion-curve", arguments)
-    draw(orders, "reorder", arguments)
+    names = [name for pair in pairs for name in pair]
+    if not arguments.quick:
+        names.append(PREACTIVATION)
+    measured = measure_all([part for name in names for part in parts_of(name, arguments)], arguments)
+    for residual, plain in pairs:
+        draw([measured[residual]["lesion"], measured[plain]["lesion"]], f"lesion-{residual}-{plain}", arguments)
+    for analysis in ("lesion-curve", "reorder"):
+        draw([measured[residual][analysis] for residual, _ in pairs], analysis, arguments)
 
 
 def draw(datasets: list[xr.Dataset], name: str, arguments: argparse.Namespace) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 import trained_nets
 import xarray as xr
 from matplotlib.figure import Figure
-from studies import ROOT, run_study
-from trained_nets import Options
+from studies import run_study, wrapped
+from trained_nets import Net, Options
 
 import resprobe
 from resprobe.bn_modes import BN_MODES, modes_of
@@ -26,8 +26,9 @@ from resprobe.plots.theme import PALETTE, empty_figure, settle, themed
 
 DEPTHS = (20, 56)
 KINDS = {"plain": "plain", "resnet": "residual"}
-TRAININGS = ("", "-nonorm")
+NORMS = ("batch", "none")
 NUM_IMAGES, EIGENVALUE_IMAGES, QUICK_IMAGES = 500, 200, 30
+PASSES = 60  # of each image, in all modes of a network, about
 REFERENCES = "Santurkar, Tsipras, Ilyas, Madry 2018, arXiv 1805.11604, section 3.1"
 QUANTITIES = {
     "beta": ("effective beta along the gradient, median over batches", "1"),
@@ -57,9 +58,10 @@ def measure(file: Path, study: Options) -> dict[str, float]:
 def measure_all(study: Options) -> xr.Dataset:
     """Measure every network; a mode that one can't have is NaN."""
     depths = DEPTHS[:1] if study.quick else DEPTHS
-    cells = list(itertools.product(KINDS, depths, TRAININGS))
-    files = [ROOT / "checkpoints" / f"{kind}{depth}{training}.pt" for kind, depth, training in cells]
-    rows = trained_nets.for_each(files, lambda file: measure(file, study), "normalisation", study)
+    cells = list(itertools.product(KINDS, depths, NORMS))
+    files = trained_nets.stored_or_trained([Net(depth, kind, norm) for kind, depth, norm in cells], study)
+    passes = PASSES * (QUICK_IMAGES if study.quick else NUM_IMAGES)
+    rows = trained_nets.for_each(files, lambda file: measure(file, study), "normalisation", study, passes=passes)
     values = {name: np.full((len(KINDS), len(depths), len(BN_MODES)), np.nan) for name in QUANTITIES}
     for (kind, depth, _), row in zip(cells, rows, strict=True):
         for key, number in row.items():
@@ -76,31 +78,33 @@ def measure_all(study: Options) -> xr.Dataset:
     )
 
 
-def show(result: xr.Dataset) -> None:
-    """Print plain and residual by mode, then their ratios."""
-    heads = ("beta", "loss range", "beta, rel.", "range, rel.", "top eigenv.")
-    print(f"{'network':13}{'BN mode':9}" + "".join(f"{head:>12}" for head in heads))
+def report(result: xr.Dataset) -> str:
+    """Write plain and residual by mode, then their ratios."""
+    heads = ("beta", "loss range", "beta, rel.", "range, rel.", "eigenvalue")
+    lines = [f"{'network':12}{'BN mode':8}" + "".join(f"{head:>12}" for head in heads)]
     for depth, kind, mode in itertools.product(result.depth.values, result.shortcut.values, result.bn_mode.values):
         row = result.sel(shortcut=kind, depth=depth, bn_mode=mode)
         cells = "".join(f"{float(row[name]):>12.3g}" for name in QUANTITIES)
-        print(f"{f'{kind}-{depth}':13}{mode:9}{cells}")
-    print("beta: change of the gradient over length of the step, the largest along the line. rel.: steps relative to")
-    print(
+        lines.append(f"{f'{kind}-{depth}':12}{mode:8}{cells}")
+    lines.append(
+        "beta: change of the gradient over length of the step, the largest along the line. rel.: steps relative to "
         "each filter. Medians over batches. The modes of one row are of one network; none is another, trained without."
     )
+    return wrapped([*lines, *sentences(result)])
 
 
 def sentences(result: xr.Dataset) -> list[str]:
     """Say where the shortcut makes the loss smoother, and where normalisation does."""
     said = []
     for name, (long_name, _) in QUANTITIES.items():
+        what = long_name.removesuffix(", median over batches")
         ratio = result[name].sel(shortcut="plain") / result[name].sel(shortcut="residual")
         by_mode = "; ".join(
             f"{mode} " + ", ".join(f"{float(ratio.sel(depth=depth, bn_mode=mode)):.2g}" for depth in ratio.depth.values)
             for mode in ratio.bn_mode.values
         )
         depths = " and ".join(map(str, ratio.depth.values))
-        said.append(f"{long_name}: plain over residual at {depths} layers, by mode: {by_mode}.")
+        said.append(f"{what}: plain over residual at {depths} layers, by mode: {by_mode}.")
     return said
 
 
@@ -131,10 +135,9 @@ def draw(result: xr.Dataset) -> Figure:
 
 def main() -> None:
     """Measure, print, draw."""
-    study = trained_nets.read(trained_nets.parser(__doc__).parse_args())
+    study = trained_nets.read(trained_nets.parser(__doc__, seeds=False).parse_args())
     result = measure_all(study)
-    show(result)
-    print("", *sentences(result), sep="\n")
+    print(report(result))
     trained_nets.save(result, "normalisation", study, references=REFERENCES)
     trained_nets.save_figure(draw(result), "normalisation", study)
 

@@ -1,16 +1,20 @@
 """What the studies have in common: the options of their command lines, errors of one line, the time that is left."""
 
 import argparse
+import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from resprobe.devices import pick_device
 from resprobe.errors import ResprobeError
 
 ROOT = Path(__file__).parents[1]
 DATA, FIGURES, QUICK = ROOT / "notebooks" / "data", ROOT / "notebooks" / "figures", ROOT / "results" / "quick"
+DEFAULT_DATA = "digits"
 Item = TypeVar("Item")
 
 
@@ -21,7 +25,7 @@ def study_parser(description: str | None) -> argparse.ArgumentParser:
         description: The script's docstring.
 
     Returns:
-        A parser with `--quick`, `--out`, `--figures`, `--work` and `--overwrite`.
+        A parser with `--quick`, `--out`, `--figures`, `--work`, `--overwrite` and `--device`.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="little of everything, in less than a minute")
@@ -35,10 +39,18 @@ def study_parser(description: str | None) -> argparse.ArgumentParser:
         "--work",
         type=Path,
         default=ROOT / "results",
-        help="folder that keeps the single measurements of which a joint result is made; default results",
+        help="folder that keeps networks and single measurements, of which a joint result is made; default results",
     )
     parser.add_argument("--overwrite", action="store_true", help="compute again what is there")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
     return parser
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    """Let a study run on other data than the digits, with `keep_apart`."""
+    parser.add_argument("--data", default=DEFAULT_DATA, help=f"dataset (default: {DEFAULT_DATA})")
+    parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="where downloaded datasets are kept")
+    parser.add_argument("--download", action="store_true", help="fetch a dataset that is missing")
 
 
 def parse_study(parser: argparse.ArgumentParser) -> argparse.Namespace:
@@ -55,8 +67,17 @@ def parse_study(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return arguments
 
 
+def keep_apart(arguments: argparse.Namespace) -> None:
+    """Give other data than the digits a folder of their own below `--work`, so that they mix with nothing."""
+    if arguments.data != DEFAULT_DATA:
+        arguments.work /= re.sub(r"[^\w.-]+", "-", arguments.data)
+        if not arguments.quick:
+            arguments.out, arguments.figures = arguments.out or arguments.work, arguments.figures or arguments.work
+
+
 def fill_in(arguments: argparse.Namespace) -> None:
-    """Fill in the folders that were not given; a quick study has its own, so that it replaces nothing."""
+    """Find the device, and fill in the folders that were not given; a quick study has its own and replaces nothing."""
+    arguments.device = pick_device(arguments.device)
     arguments.out = arguments.out or (QUICK if arguments.quick else DATA)
     arguments.figures = arguments.figures or (QUICK if arguments.quick else FIGURES)
 
@@ -73,6 +94,11 @@ def run_study(main: Callable[[], None]) -> None:
         sys.exit(f"{Path(sys.argv[0]).name}: error: {error}")
     except KeyboardInterrupt:
         sys.exit(f"{Path(sys.argv[0]).name}: interrupted; what is finished is kept, the same command goes on")
+
+
+def wrapped(lines: Sequence[str]) -> str:
+    """Put lines under each other; one of more than 80 letters goes on in the next, indented."""
+    return "\n".join(textwrap.fill(line, 80, subsequent_indent="  ") if len(line) > 80 else line for line in lines)
 
 
 def with_time_left(

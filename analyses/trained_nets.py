@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -18,13 +19,13 @@ import torch
 import torch.nn.functional as F
 import xarray as xr
 from matplotlib.figure import Figure
-from studies import ROOT, fill_in, study_parser
+from studies import DEFAULT_DATA, ROOT, add_data_options, fill_in, keep_apart, study_parser
 from torch import nn
 
 import resprobe
 from resprobe import plots
 from resprobe.bn_modes import in_mode
-from resprobe.devices import device_of, pick_device
+from resprobe.devices import device_of
 from resprobe.errors import ResprobeError
 from resprobe.probes.hessians import top_eigenvectors
 from resprobe.probes.repeated_batches import RepeatedBatches
@@ -43,53 +44,64 @@ class Options:
         quick: Measure little, to see that everything works.
         data: Name of a dataset.
         data_dir: Where downloaded datasets are kept.
+        download: Whether to fetch one that is missing.
         device: Where to train and measure.
         nets: Folder of the trained networks; one that is there is not trained again.
         out: Folder of the results.
         figures: Folder of the figures.
         overwrite: Measure again what is there.
         seeds: Of the networks.
+        given: What of this was given on the command line and decides the numbers.
     """
 
     quick: bool
     data: str
     data_dir: Path
+    download: bool
     device: torch.device
     nets: Path
     out: Path
     figures: Path
     overwrite: bool
     seeds: tuple[int, ...]
+    given: str
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Make the parser of a study that trains networks."""
+def parser(description: str | None, *, seeds: bool = True) -> argparse.ArgumentParser:
+    """Make the parser of a study that trains networks, of one or more seeds."""
     made = study_parser(description)
-    made.add_argument("--data", default="digits", help="dataset (default: digits)")
-    made.add_argument("--data-dir", type=Path, default=ROOT / "data", help="where downloaded datasets are kept")
-    made.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
-    made.add_argument("--seeds", type=int, default=DEFAULT_SEEDS, help="number of seeds (default: 3; with --quick 1)")
+    add_data_options(made)
+    if seeds:
+        made.add_argument("--seeds", type=int, help=f"number of seeds (default: {DEFAULT_SEEDS}; with --quick 1)")
     return made
 
 
 def read(arguments: argparse.Namespace) -> Options:
     """Read the options of every study that trains networks, and make its folders; a quick one has its own."""
+    keep_apart(arguments)
     fill_in(arguments)
-    if arguments.seeds < 1:
-        raise ResprobeError(f"seeds: expected 1 or more, got {arguments.seeds}; leave it out for 3")
+    given = getattr(arguments, "seeds", 1)
+    if given is not None and given < 1:
+        raise ResprobeError(f"seeds: expected 1 or more, got {given}; leave it out for {DEFAULT_SEEDS}")
+    seeds = given or (1 if arguments.quick else DEFAULT_SEEDS)
     nets = arguments.work / ("quick-nets" if arguments.quick else "nets")
     for folder in (nets, arguments.out, arguments.figures):
         folder.mkdir(parents=True, exist_ok=True)
+    words = ["--quick"] if arguments.quick else []
+    words += ["--data", arguments.data] if arguments.data != DEFAULT_DATA else []
+    words += ["--seeds", str(given)] if getattr(arguments, "seeds", None) else []
     return Options(
         quick=arguments.quick,
         data=arguments.data,
         data_dir=arguments.data_dir,
-        device=pick_device(arguments.device),
+        download=arguments.download,
+        device=arguments.device,
         nets=nets,
         out=arguments.out,
         figures=arguments.figures,
         overwrite=arguments.overwrite,
-        seeds=(0,) if arguments.quick else tuple(range(arguments.seeds)),
+        seeds=tuple(range(seeds)),
+        given=shlex.join(words),
     )
 
 
@@ -136,7 +148,9 @@ class Net:
 
 def images(study: Options, split: str, num_images: int | None = None) -> resprobe.ImageData:
     """Open the images of a study."""
-    return resprobe.open_data(study.data, split=split, num_images=num_images, data_dir=study.data_dir)
+    return resprobe.open_data(
+        study.data, split=split, num_images=num_images, data_dir=study.data_dir, download=study.download
+    )
 
 
 def train(net: Net, study: Options) -> Path:
@@ -167,41 +181,60 @@ def train_all(nets: Sequence[Net], study: Options) -> None:
     if on_cpu:
         os.environ["OMP_NUM_THREADS"] = "1"
     seconds = sum(_estimate(missing, study)) / workers
-    print(f"{len(missing)} networks to train, {workers} at a time: about {_duration(seconds)}", flush=True)
+    print(f"{len(missing)} networks to train, {workers} at a time: about {duration(seconds)}", flush=True)
     start, done = time.perf_counter(), 0
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for future in as_completed([pool.submit(train, net, study) for net in missing]):
             done += 1
             elapsed = time.perf_counter() - start
-            left = _duration(elapsed / done * (len(missing) - done))
+            left = duration(elapsed / done * (len(missing) - done))
             print(f"{future.result().stem}: {done} of {len(missing)} trained, about {left} left", flush=True)
 
 
 def _estimate(nets: Sequence[Net], study: Options) -> Iterator[float]:
     """Time two steps of each network's shallowest like and scale them by depth, in seconds for its whole training."""
     data = images(study, "train")
-    pixels, labels = next(iter(data))
     per_layer: dict[tuple[str, str], float] = {}
     for net in sorted(nets):
         recipe = net.recipe(data, study)
         if (net.kind, net.norm) not in per_layer:
             model = resprobe.build(net.architecture(data), seed=0).to(study.device).train()
-            batch = pixels[: recipe.batch_size].to(study.device), labels[: recipe.batch_size].to(study.device)
-            for _ in range(2):  # the first warms up
-                start = time.perf_counter()
-                F.cross_entropy(model(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
-                seconds = time.perf_counter() - start
-            per_layer[net.kind, net.norm] = seconds / net.depth
-        steps = recipe.epochs * -(-data.num_images // recipe.batch_size)
-        yield per_layer[net.kind, net.norm] * net.depth * steps
+            per_layer[net.kind, net.norm] = seconds_of_pass(model, data, recipe.batch_size) / net.depth
+        yield per_layer[net.kind, net.norm] * net.depth * recipe.epochs * data.num_images
 
 
-def _duration(seconds: float) -> str:
+def seconds_of_pass(model: nn.Module, data: resprobe.ImageData, batch_size: int | None = None) -> float:
+    """Time the forward and backward pass of a batch, and divide by its images."""
+    pixels, labels = next(iter(data))
+    count = min(batch_size or len(pixels), len(pixels))
+    pixels, labels = pixels[:count].to(device_of(model)), labels[:count].to(device_of(model))
+    for _ in range(2):  # the first warms up
+        start = time.perf_counter()
+        F.cross_entropy(model(pixels), labels).backward()  # type: ignore[no-untyped-call]
+        seconds = time.perf_counter() - start
+    return seconds / count
+
+
+def duration(seconds: float) -> str:
+    """Write a time for people."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
+def stored_or_trained(nets: Sequence[Net], study: Options) -> list[Path]:
+    """Give the files of networks of seed 0: of digits those in checkpoints/, of other data trained ones."""
+    if study.data == DEFAULT_DATA:
+        return [ROOT / "checkpoints" / f"{net.name}.pt" for net in nets]
+    train_all(nets, study)
+    return [net.file(study) for net in nets]
+
+
 def for_each(
-    checkpoints: Sequence[Path], measure: Callable[[Path], Mapping[str, float]], name: str, study: Options
+    checkpoints: Sequence[Path],
+    measure: Callable[[Path], Mapping[str, float]],
+    name: str,
+    study: Options,
+    *,
+    passes: float,
 ) -> list[dict[str, float]]:
     """Measure one network after the other and keep what is done, so that an interrupted run goes on.
 
@@ -210,20 +243,25 @@ def for_each(
         measure: Gives the numbers of one of them.
         name: Of the study; the numbers are kept under it, beside the networks that are trained for studies.
         study: Its options.
+        passes: How many forward and backward passes of one image one network takes, about; says how long it will take.
 
     Returns:
         The numbers of each network.
     """
     kept = study.nets / f"{name}.json"
     rows: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() and not study.overwrite else {}
-    start, done = time.perf_counter(), 0
     waiting = [file for file in checkpoints if rows.get(file.stem, {}).get("sha256") != sha256(file)]
+    if waiting:
+        data = images(study, "train", 100)
+        seconds = sum(seconds_of_pass(resprobe.load(file).model.to(study.device), data) for file in waiting) * passes
+        print(f"{len(waiting)} networks to measure: about {duration(seconds)}", flush=True)
+    start, done = time.perf_counter(), 0
     for file in waiting:
         rows[file.stem] = {"sha256": sha256(file), "numbers": dict(measure(file))}
         with whole_file(kept) as temporary:
             temporary.write_text(json.dumps(rows, indent=1))
         done += 1
-        left = _duration((time.perf_counter() - start) / done * (len(waiting) - done))
+        left = duration((time.perf_counter() - start) / done * (len(waiting) - done))
         print(f"{file.stem}: {done} of {len(waiting)} measured, about {left} left", flush=True)
     return [rows[file.stem]["numbers"] for file in checkpoints]
 
@@ -259,11 +297,9 @@ def save(dataset: xr.Dataset, name: str, study: Options, *, options: str = "", *
     Returns:
         The file.
     """
-    changed = len(study.seeds) != DEFAULT_SEEDS
-    option = " --quick" if study.quick else f" --seeds {len(study.seeds)}" if changed else ""
     dataset.attrs = {
         "study": name,
-        "command": f"python analyses/{name}.py{option}{options}",
+        "command": " ".join(filter(None, [f"python analyses/{name}.py", study.given, options])),
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "resprobe_version": resprobe.__version__,
         "torch_version": torch.__version__,

@@ -47,8 +47,9 @@ def show(dataset: xr.Dataset, console: Console) -> None:
     tables, summary = _TABLES[dataset.attrs["analysis"]](dataset)
     attrs = dataset.attrs
     network = attrs["architecture"] or "model"
+    name = f"{attrs['checkpoint']} ({network})" if attrs["checkpoint"] else network
     console.print(
-        f"{attrs['title']}: {attrs['checkpoint'] or network} ({network}) on {attrs['data'] or 'the given data'}, "
+        f"{attrs['title']}: {name} on {attrs['data'] or 'the given data'}, "
         f"{attrs['split'] or 'given'} images, {attrs['num_images']} of them",
         highlight=False,
         soft_wrap=True,
