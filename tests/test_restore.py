@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import resprobe
+from resprobe.data import open_data
 from resprobe.errors import ResprobeError
 
 ANALYSES = {
@@ -69,12 +70,18 @@ def assert_same(before, after):
 @pytest.fixture
 def used_net(make_net):
     """A net in the middle of somebody's work: mixed modes, a frozen parameter, gradients, a hook."""
-    net = make_net("resnet20").train()
+    net = make_net("resnet14").train()
     net.layer2.eval()
     net.conv1.weight.requires_grad_(False)
     net(torch.randn(4, 1, 8, 8)).sum().backward()
     net.layer1[0].register_forward_hook(lambda module, inputs, output: None)
     return net
+
+
+@pytest.fixture
+def digits():
+    """Two batches: whatever lasts from one to the next is seen."""
+    return open_data("digits", num_images=20, batch_size=12)
 
 
 class Failing:

@@ -1,4 +1,4 @@
-"""The studies that train networks of their own, run as a person runs them."""
+"""The studies that train networks of their own; the first of them is run as a person runs it."""
 
 import itertools
 import json
@@ -18,23 +18,20 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("studies")
 
 
-def run(name, folder, *options):
-    """Run a quick study into a folder and give what it printed."""
-    paths = [f"--{what}={folder / what}" for what in ("work", "out", "figures")]
-    command = [sys.executable, f"analyses/{name}.py", "--quick", *paths, *options]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+def options(folder):
+    return ["--quick", *(f"--{what}={folder / what}" for what in ("work", "out", "figures"))]
 
 
 @pytest.fixture(scope="module")
 def degradation(folder):
-    return run("degradation", folder)
+    command = [sys.executable, "analyses/degradation.py", *options(folder)]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.fixture
-def imported(monkeypatch):
-    """Import a script of analyses/ as Python does when it runs one."""
-    monkeypatch.syspath_prepend(str(ROOT / "analyses"))
-    return lambda name: __import__(name)
+@pytest.fixture(scope="module")
+def factorial(degradation, folder, run_script):
+    """Run the study again, or for the first time, beside the networks of the other one; gives what it printed."""
+    return lambda: run_script("factorial", *options(folder))
 
 
 def test_degradation(degradation, folder):
@@ -49,9 +46,9 @@ def test_degradation(degradation, folder):
     assert (folder / "figures" / "degradation.png").stat().st_size > 10_000
 
 
-def test_factorial(degradation, folder):
+def test_factorial(factorial, folder):
     files = {path: path.stat().st_mtime_ns for path in (folder / "work" / "quick-nets").iterdir()}
-    printed = run("factorial", folder)
+    printed = factorial()
     # the four with normalisation are those of the other study, which are kept
     assert "4 networks to train" in printed
     assert {path: path.stat().st_mtime_ns for path in files} == files
@@ -65,15 +62,15 @@ def test_factorial(degradation, folder):
     assert (folder / "figures" / "factorial.png").stat().st_size > 10_000
 
 
-def test_factorial_goes_on(degradation, folder):
+def test_factorial_goes_on(factorial, folder):
     kept = folder / "work" / "quick-nets" / "factorial.json"
     if not kept.exists():
-        run("factorial", folder)
+        factorial()
     rows = json.loads(kept.read_text())
     del rows["plain8-seed0"]
     rows["plain14-seed0"]["numbers"]["beta"] = 1234.5
     kept.write_text(json.dumps(rows))
-    printed = run("factorial", folder)
+    printed = factorial()
     assert "plain8-seed0: 1 of 1 measured" in printed
     result = xr.open_dataset(folder / "out" / "factorial.nc")
     assert result.beta.sel(shortcut="plain", normalisation="BN", depth=14).item() == 1234.5

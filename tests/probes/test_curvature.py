@@ -358,7 +358,7 @@ class TestRobust:
     def test_memory_does_not_grow(self):
         model = Weights(70)
         matrix, _ = spread_matrix(70)
-        batches = [(torch.ones(1000, 40), torch.zeros(1000, dtype=torch.int64))]
+        batches = [(torch.ones(2000, 40), torch.zeros(2000, dtype=torch.int64))]
 
         def call():
             options = {"num_eigenvalues": 1, "num_probes": 2, "num_lanczos": 2}
@@ -368,12 +368,12 @@ class TestRobust:
             call()
         gc.collect()
         objects, peak = len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        for _ in range(100):
+        for _ in range(25):
             call()
         gc.collect()
-        assert len(gc.get_objects()) - objects < 100
-        # in KiB: the images kept in each call would be 16,000
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 12_000
+        assert len(gc.get_objects()) - objects < 10
+        # in KiB: the images kept in each call would be 8,000
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 4_000
 
     def test_an_iterator_is_kept(self, small):
         options = {"num_eigenvalues": 1, "num_probes": 2, "num_lanczos": 2, **DOUBLE}

@@ -78,7 +78,7 @@ def bottlenecks(net):
 
 def jacobian(function, x):
     """Give the Jacobian of a function of one image's activations as a matrix."""
-    found = torch.autograd.functional.jacobian(lambda one: function(one[None])[0].flatten(), x[0])
+    found = torch.autograd.functional.jacobian(lambda one: function(one[None])[0].flatten(), x[0], vectorize=True)
     return found.reshape(found.shape[0], -1)
 
 
@@ -94,19 +94,20 @@ def all_paths(pieces, image, label, *, at="input"):
         matrices.append((outer @ jacobian(skip, x), outer @ jacobian(branch, x)))
         x = after(total).detach()
     loss = jacobian(lambda y: F.cross_entropy(head(y), label[None], reduction="none"), x)
-    gradients = {}
-    for choice in itertools.product((0, 1), repeat=len(blocks)):
-        gradient = loss
-        for matrix, taken in zip(reversed(matrices), reversed(choice), strict=True):
-            gradient = gradient @ matrix[taken]
-        gradients[choice] = (gradient @ first if at == "input" else gradient)[0]
-    return gradients
+    gradients = {(): loss}
+    for pair in reversed(matrices):
+        gradients = {
+            (taken, *choice): gradient @ matrix
+            for choice, gradient in gradients.items()
+            for taken, matrix in enumerate(pair)
+        }
+    return {choice: (gradient @ first if at == "input" else gradient)[0] for choice, gradient in gradients.items()}
 
 
 CASES = {
-    "resnet20": lambda make: (make("resnet20").double(), ours),
-    "resnet20 with projections": lambda make: (make("resnet20", shortcut="projection").double(), ours),
-    "preresnet20": lambda make: (make("preresnet20").double(), ours),
+    "resnet20": lambda make: (make("resnet20", width=2).double(), ours),
+    "resnet20 with projections": lambda make: (make("resnet20", width=2, shortcut="projection").double(), ours),
+    "preresnet20": lambda make: (make("preresnet20", width=2).double(), ours),
     "resnet8 without normalisation": lambda make: (make("resnet8", norm="none").double(), ours),
     "bottlenecks": lambda make: (randomised_double(TorchvisionNet()), bottlenecks),
 }

@@ -218,7 +218,7 @@ class TestCost:
 
     def test_memory_does_not_grow(self):
         net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 10)).double()
-        batches = [(IMAGES[:2].repeat(50, 1, 1, 1), LABELS[:2].repeat(50))]
+        batches = [(IMAGES[:2].repeat(200, 1, 1, 1), LABELS[:2].repeat(200))]
 
         def tensors():
             gc.collect()
@@ -227,10 +227,10 @@ class TestCost:
         def peak():
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kB
 
-        for _ in range(10):
+        for _ in range(5):
             resprobe.smoothness(net, batches, steps=[0.1], **DOUBLE)
         before = tensors(), peak()
-        for _ in range(100):
+        for _ in range(25):
             resprobe.smoothness(net, batches, steps=[0.1], **DOUBLE)
         assert tensors() == before[0]
         # the images of all calls are 5,000 kB

@@ -1,0 +1,35 @@
+import pytest
+
+from resprobe import results
+
+
+@pytest.fixture(scope="module")
+def quick(run_script, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("construction")
+    run_script("construction", "--quick", "--out", folder / "data", "--figures", folder)
+    return folder
+
+
+def test_results_networks_and_figures(quick):
+    names = {path.stem for path in (quick / "data").glob("*.nc")}
+    assert names == {
+        *("comparison-plain26-measured", "comparison-plain26-unit", "comparison-resnet26-measured"),
+        *("race-plain26", "race-perceptron"),
+    }
+    assert {path.name for path in quick.glob("*.png")} == {"race-plain26.png", "race-perceptron.png"}
+    assert len(list((quick / "data" / "nets").glob("*.pt"))) == 4
+
+
+def test_race_starts_from_one_function(quick):
+    before = results.open(quick / "data" / "race-plain26.nc").train_loss.sel(epoch=0)
+    # one function in three networks, measured on the same images
+    assert before[0] == before[1] == before[3] != before[2]
+
+
+@pytest.mark.parametrize("source", ["stored", "quick"])
+def test_notebook(source, quick, run_notebook):
+    num_figures, printed = run_notebook("construction", None if source == "stored" else (quick / "data").glob("*.nc"))
+    assert num_figures == 3
+    deeper = "plain56" if source == "stored" else "plain26"
+    assert f"{deeper}, measured: the same logits to the bit on " in printed
+    assert f"{deeper}, random: training error " in printed
