@@ -20,6 +20,7 @@ import numpy.typing as npt
 import trained_nets
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from scipy import stats
 from studies import run_study, wrapped
 from trained_nets import Net, Options
@@ -39,7 +40,7 @@ PROBE_IMAGES = 500
 PATH_IMAGES = 100
 EIGENVALUE_IMAGES = 200
 QUICK_IMAGES = 30
-PASSES = 40  # of each image, for all that is measured of a network, about
+PASSES = 57  # of each image, for all that is measured of a network, about
 REFERENCES = (
     "He et al. 2015, arXiv 1512.03385; Veit et al. 2016, arXiv 1605.06431; Santurkar et al. 2018, arXiv 1805.11604"
 )
@@ -260,6 +261,9 @@ def draw(result: xr.Dataset) -> Figure:
                 axes.set_yscale("log")
             axes.set_title("\n".join(textwrap.wrap(quantity.long_name, 26)), fontsize=9)
             axes.set_ylabel("" if quantity.units == "1" else quantity.units)
+            if quantity.is_error:
+                axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            axes.set_xlim(-0.5, len(cells) - 0.5)
             axes.set_xticks(range(len(cells)), [f"{a}\n{b}" for a, b in cells], fontsize=7)
         for axes in grid[len(QUANTITIES) :]:
             axes.set_axis_off()

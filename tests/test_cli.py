@@ -330,7 +330,7 @@ class TestGradients:
         options = ("gradients", "--arch", "plain8", "--num-images", 30, "--init", init, "--width", 4, "--seed", 1)
         code, out, err = resprobe(*options)
         assert code == 0
-        assert f"(plain8 untrained, {init}, width 4, seed 1) on digits" in out
+        assert f": plain8 untrained, {init}, width 4, seed 1 on digits" in out
         name = f"results/gradients-plain8-{init}-width4-seed1.nc"
         dataset = results.open(name)
         assert dataset.attrs["bn_mode"] == "batch"

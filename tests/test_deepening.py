@@ -47,7 +47,8 @@ class TestCommand:
         code, out, err = run("deepen", "--ckpt", f"{name}8.pt", "--units", 3, "--num-images", 30, "--out", "deep.pt")
         assert code == 0
         assert f"{name}8.pt ({name}8) on digits, train images, 30 of them" in out
-        assert f"{name}14 with stored statistics: the same logits to the bit, on all 30 images" in out
+        deeper = "plain14 (measured)" if name == "plain" else "resnet14"
+        assert f"{deeper}, stored statistics: same to the bit on all 30 images" in out
         assert all(len(line) <= 80 for line in out.splitlines())
         assert f"saved deep.pt, {name}14; its comparison is deep-comparison.nc" in err
         source, deep = resprobe.load(f"{name}8.pt"), resprobe.load("deep.pt")

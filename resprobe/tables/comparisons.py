@@ -24,13 +24,16 @@ def comparison(dataset: xr.Dataset) -> tuple[Table, str]:
             percent(float(row.reference_error)),
         )
     first = dataset.isel(bn_mode=0)
-    name = json.loads(dataset.attrs["settings"]).get("deepened", "the other network")
-    known = " with stored statistics" if str(first.bn_mode.item()) == "running" else ""
+    settings = json.loads(dataset.attrs["settings"])
+    name = settings.get("deepened", "the other network")
+    if name.startswith("plain") and "statistics" in settings:  # a residual net's new units store nothing
+        name += f" ({settings['statistics']})"
+    known = ", stored statistics" if str(first.bn_mode.item()) == "running" else ""
     number = int(dataset.num_images)
     if int(first.num_identical) == number:
-        return table, f"{name}{known}: the same logits to the bit, on all {number} images"
+        return table, f"{name}{known}: same to the bit on all {number} images"
     return table, (
-        f"{name}{known}: logits differ by up to {float(first.logit_change):.2g}, the same to the bit on "
+        f"{name}{known}: logits differ by up to {float(first.logit_change):.2g}, same to the bit on "
         f"{int(first.num_identical)} of {number} images"
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from jupyter_client import KernelManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
@@ -92,17 +93,29 @@ def quick_study(run_script, tmp_path_factory):
     return run
 
 
+@pytest.fixture(scope="session")
+def kernel():
+    """One kernel for all notebooks of a process: starting it and importing what they use takes most of their time."""
+    manager = KernelManager()
+    yield manager
+    if manager.has_kernel:
+        manager.shutdown_kernel(now=True)
+
+
 @pytest.fixture
-def run_notebook(tmp_path):
+def run_notebook(kernel, tmp_path):
     """Run a notebook beside result files, by default all that are stored; gives its number of figures and its text."""
 
     def run(name, files=None):
-        shutil.copy(NOTEBOOKS / f"{name}.ipynb", tmp_path)
         (tmp_path / "data").mkdir()
         for file in (NOTEBOOKS / "data").iterdir() if files is None else files:
             shutil.copy(file, tmp_path / "data")
-        content = nbformat.read(tmp_path / f"{name}.ipynb", as_version=4)
-        NotebookClient(content, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        content = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+        # no name of another notebook is left
+        content.cells.insert(0, nbformat.v4.new_code_cell(f"%reset -f\nimport os\nos.chdir({str(tmp_path)!r})"))
+        client = NotebookClient(content, km=kernel, timeout=120)
+        client.execute()
+        client.kc.stop_channels()
         outputs = [output for cell in content.cells if cell.cell_type == "code" for output in cell.outputs]
         assert not [output for output in outputs if output.output_type == "error"]
         num_figures = sum("image/png" in output.get("data", {}) for output in outputs)

@@ -4,9 +4,8 @@ from resprobe import results
 
 
 @pytest.fixture(scope="module")
-def quick(run_script, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("construction")
-    run_script("construction", "--quick", "--out", folder / "data", "--figures", folder)
+def quick(quick_study):
+    folder, _ = quick_study("construction")
     return folder
 
 
@@ -17,7 +16,9 @@ def test_results_networks_and_figures(quick):
         *("race-plain26", "race-perceptron"),
     }
     assert {path.name for path in quick.glob("*.png")} == {"race-plain26.png", "race-perceptron.png"}
-    assert len(list((quick / "data" / "nets").glob("*.pt"))) == 4
+    assert {path.stem for path in (quick / "work" / "quick-nets").glob("*.pt")} == {
+        f"construction-{name}" for name in ("plain26-measured", "plain26-unit", "plain26-random", "plain20-continued")
+    }
 
 
 def test_race_starts_from_one_function(quick):
