@@ -155,12 +155,14 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line and refuse what can't be measured."""
     parser = study_parser(__doc__)
     parser.add_argument("--seeds", type=int, help="seeds of each network; default 3, with --quick 1")
-    parser.add_argument("--num-images", type=int, default=100, help="images in the one batch (default: 100)")
+    parser.add_argument("--num-images", type=int, help="images in the one batch; default 100, with --quick 20")
     add_data_options(parser)
     arguments = parser.parse_args()
     keep_apart(arguments)
     fill_in(arguments)
     arguments.seeds = arguments.seeds if arguments.seeds is not None else 1 if arguments.quick else 3
+    if arguments.num_images is None:
+        arguments.num_images = 20 if arguments.quick else 100
     if arguments.seeds < 1:
         raise ResprobeError(f"seeds: expected 1 or more, got {arguments.seeds}; choose another")
     if arguments.num_images < 2:

@@ -32,7 +32,8 @@ from resprobe.probes.repeated_batches import RepeatedBatches
 from resprobe.training.recipe import Recipe
 from resprobe.writing import whole_file
 
-QUICK_EPOCHS, QUICK_IMAGES = 2, 300
+QUICK_EPOCHS, QUICK_IMAGES = 2, 120
+WORTH_A_WORKER = 20  # seconds of training; starting one takes some
 DEFAULT_SEEDS = 3
 
 
@@ -172,28 +173,35 @@ def train_all(nets: Sequence[Net], study: Options) -> None:
     """Train what isn't there yet, on a CPU one network per core and with one thread each.
 
     PyTorch's sums depend on the number of threads, so that one thread each is also what makes a training repeatable.
+    What takes seconds only is trained in this process: starting another would take longer.
     """
     missing = sorted({net for net in nets if not net.file(study).exists()}, reverse=True)
     if not missing:
         return
-    on_cpu = study.device.type == "cpu"
-    workers = min(len(missing), (os.cpu_count() or 1) if on_cpu else 1)
-    if on_cpu:
-        os.environ["OMP_NUM_THREADS"] = "1"
-    seconds = sum(_estimate(missing, study)) / workers
-    print(f"{len(missing)} networks to train, {workers} at a time: about {duration(seconds)}", flush=True)
-    start, done = time.perf_counter(), 0
+    seconds = sum(_estimate(missing, study))
+    parallel = study.device.type == "cpu" and seconds > WORTH_A_WORKER
+    workers = min(len(missing), os.cpu_count() or 1) if parallel else 1
+    print(f"{len(missing)} networks to train, {workers} at a time: about {duration(seconds / workers)}", flush=True)
+    start = time.perf_counter()
+    for done, file in enumerate(_train_in_parallel(missing, study, workers) if parallel else _train(missing, study), 1):
+        left = duration((time.perf_counter() - start) / done * (len(missing) - done))
+        print(f"{file.stem}: {done} of {len(missing)} trained, about {left} left", flush=True)
+
+
+def _train(nets: Sequence[Net], study: Options) -> Iterator[Path]:
+    return (train(net, study) for net in nets)
+
+
+def _train_in_parallel(nets: Sequence[Net], study: Options, workers: int) -> Iterator[Path]:
+    os.environ["OMP_NUM_THREADS"] = "1"
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(train, net, study) for net in missing]):
-            done += 1
-            elapsed = time.perf_counter() - start
-            left = duration(elapsed / done * (len(missing) - done))
-            print(f"{future.result().stem}: {done} of {len(missing)} trained, about {left} left", flush=True)
+        for future in as_completed([pool.submit(train, net, study) for net in nets]):
+            yield future.result()
 
 
 def _estimate(nets: Sequence[Net], study: Options) -> Iterator[float]:
     """Time two steps of each network's shallowest like and scale them by depth, in seconds for its whole training."""
-    data = images(study, "train")
+    data = images(study, "train", QUICK_IMAGES if study.quick else None)
     per_layer: dict[tuple[str, str], float] = {}
     for net in sorted(nets):
         recipe = net.recipe(data, study)

@@ -567,7 +567,8 @@ class TestProcess:
     def test_ctrl_c_during_a_run(self, folder):
         # started in the background of a shell, the tests would hand on that Ctrl-C is to be ignored
         start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-        script = f"{start}; from resprobe.cli import main; main()"
+        soon = "import resprobe.progress; resprobe.progress._SECONDS_BETWEEN_LINES = 0.1"
+        script = f"{start}; {soon}; from resprobe.cli import main; main()"
         options = ["--num-deleted", "1:3", "--draws", "20000", "--batch-size", "1"]
         with subprocess.Popen(
             [sys.executable, "-u", "-c", script, "lesion-curve", "--ckpt", "resnet8.pt", *options],
