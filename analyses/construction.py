@@ -41,7 +41,7 @@ from resprobe.training.races import Racer, before_training, race_dataset, run_ra
 from resprobe.training.resuming import hash_tensors
 
 REFERENCES = "He, Zhang, Ren, Sun 2015, arXiv 1512.03385, section 1"
-QUICK = {"epochs": 2, "train": 160, "test": 60}
+QUICK = {"epochs": 2, "train": 96, "test": 30}
 TOY_LAYERS, TOY_PADDING, SEED = 6, 42, 0
 SHALLOW, DEEP, QUICK_DEEP = 20, 56, 26
 

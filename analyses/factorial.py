@@ -39,7 +39,7 @@ CONFIDENCE = 0.95
 PROBE_IMAGES = 500
 PATH_IMAGES = 100
 EIGENVALUE_IMAGES = 200
-QUICK_IMAGES = 30
+QUICK_IMAGES = 12
 PASSES = 57  # of each image, for all that is measured of a network, about
 REFERENCES = (
     "He et al. 2015, arXiv 1512.03385; Veit et al. 2016, arXiv 1605.06431; Santurkar et al. 2018, arXiv 1805.11604"

@@ -19,7 +19,7 @@ from resprobe import plots
 PAIRS = (("resnet20", "plain20"), ("resnet56", "plain56"), ("resnet110", "plain110"))
 PREACTIVATION = "preresnet110"
 DRAWS = 20
-QUICK_IMAGES = 60
+QUICK_IMAGES = 30
 
 
 def sizes(num_units: int, quick: bool) -> list[int]:

@@ -27,7 +27,7 @@ from resprobe.plots.theme import PALETTE, empty_figure, settle, themed
 DEPTHS = (20, 56)
 KINDS = {"plain": "plain", "resnet": "residual"}
 NORMS = ("batch", "none")
-NUM_IMAGES, EIGENVALUE_IMAGES, QUICK_IMAGES = 500, 200, 30
+NUM_IMAGES, EIGENVALUE_IMAGES, QUICK_IMAGES = 500, 200, 12
 PASSES = 100  # of each image, in all modes of a network, about
 REFERENCES = "Santurkar, Tsipras, Ilyas, Madry 2018, arXiv 1805.11604, section 3.1"
 QUANTITIES = {

@@ -569,7 +569,7 @@ class TestProcess:
         start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
         soon = "import resprobe.progress; resprobe.progress._SECONDS_BETWEEN_LINES = 0.1"
         script = f"{start}; {soon}; from resprobe.cli import main; main()"
-        options = ["--num-deleted", "1:3", "--draws", "20000", "--batch-size", "1"]
+        options = ["--num-deleted", "1:3", "--draws", "2000", "--batch-size", "1"]
         with subprocess.Popen(
             [sys.executable, "-u", "-c", script, "lesion-curve", "--ckpt", "resnet8.pt", *options],
             stderr=subprocess.PIPE,
