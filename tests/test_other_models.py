@@ -16,7 +16,7 @@ RESIDUAL = {
     "resnet18": (32, 8, "layer1.0", "layer4.1"),
     "resnet34": (32, 16, "layer1.0", "layer4.2"),
     "resnet50": (32, 16, "layer1.0", "layer4.2"),
-    "resnet152": (32, 50, "layer1.0", "layer4.2"),
+    "resnet101": (32, 33, "layer1.0", "layer4.2"),
     "resnext50_32x4d": (32, 16, "layer1.0", "layer4.2"),
     "regnet_y_400mf": (32, 16, "trunk_output.block1.block1-0", "trunk_output.block4.block4-5"),
     "convnext_tiny": (64, 18, "features.1.0", "features.7.2"),
@@ -34,7 +34,7 @@ PLAIN = {
     "vgg16_bn": (32, 14, "features.3", "classifier.3"),
 }
 PROBLEMS = {name: ["no bypass leads from 25088 to 4096 features"] for name in PLAIN}
-RESNETS = ["resnet18", "resnet34", "resnet50", "resnet152", "resnext50_32x4d"]
+RESNETS = ["resnet18", "resnet34", "resnet50", "resnet101", "resnext50_32x4d"]
 # aggregated trees: residual units off the trunk
 UNCHAINED = {
     "timm:dla34": ["level2.tree1", "level3.tree2.tree1", "level5.tree1"],
