@@ -116,9 +116,7 @@ def join(networks: list[Network], measured: list[list[xr.Dataset]], arguments: a
         for draw, dataset in enumerate(datasets):
             values = dataset["activation_grad_norm"].values
             norms[row, draw, : len(values)] = values / values[-1]
-        architecture = resprobe.parse_architecture(
-            f"{network.family}{network.depth}", in_channels=channels, norm=network.norm
-        )
+        architecture = resprobe.parse_architecture(network.arch, in_channels=channels, norm=network.norm)
         gains = predicted_gains(architecture, network.init, side)
         predicted[row, : len(gains)] = relative_gradients(gains)
     coords = {

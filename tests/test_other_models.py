@@ -33,6 +33,12 @@ RESIDUAL = {
 PLAIN = {
     "vgg16_bn": (32, 14, "features.3", "classifier.3"),
 }
+# of models that are like one above and larger, units alone are looked at
+RELATIVES = {
+    "resnet152": (32, 50, "layer1.0", "layer4.2"),
+    "wide_resnet50_2": (32, 16, "layer1.0", "layer4.2"),
+    "vgg16": (32, 14, "features.2", "classifier.3"),
+}
 PROBLEMS = {name: ["no bypass leads from 25088 to 4096 features"] for name in PLAIN}
 RESNETS = ["resnet18", "resnet34", "resnet50", "resnet101", "resnext50_32x4d"]
 # aggregated trees: residual units off the trunk
@@ -139,6 +145,18 @@ def test_segments_equal_hooks(name):
                 if name in RESNETS:
                     assert_close(resnet_without(net, [unit.name], x), deleted)
         torch.testing.assert_close(net(x), intact, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", RELATIVES)
+def test_units_of_relatives(name):
+    size, num_units, first, last = RELATIVES[name]
+    net, x = build(name, size), images(size)
+    segments = find(net, x)
+    assert isinstance(segments, Segments)
+    assert (len(segments.units), segments.units[0].name, segments.units[-1].name) == (num_units, first, last)
+    assert {unit.hook_problem for unit in segments.units} == {""}
+    with torch.inference_mode():
+        assert_close(segments.forward(x), net(x))
 
 
 @pytest.mark.parametrize("name", UNCHAINED)
