@@ -1,7 +1,9 @@
 """Counts and losses of many altered versions of one model, added up batch by batch."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +17,16 @@ from resprobe.folding import fold
 from resprobe.in_place import work_in_place
 from resprobe.probes.batches import CheckedBatches, check_labels
 from resprobe.probes.halving import in_halves
+from resprobe.probes.independence import runs_apart
 from resprobe.probes.prefix_sharing import Plan, run_plans
+from resprobe.probes.side_by_side import Crew, Tally, side_by_side
 from resprobe.segments import Segments, WholeModel
 
 Progress = Callable[[int, int | None], None]
 """Called with what is done and the total (None where unknown), both in images times versions of the model."""
+
+Judged = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.float64]]
+"""Labels `(N,)`, and for each version whether images are right, and their loss: `(versions, N)`."""
 
 VersionRunner = Callable[[torch.Tensor], Iterable[tuple[Sequence[int], torch.Tensor]]]
 """Takes images and gives the versions of a model, with their logits `(B, classes)`; may be called again."""
@@ -108,12 +115,19 @@ def score(
     Raises:
         ResprobeError: If a label is out of range, or the intact model's loss is not finite.
     """
+    crew = None
+    if isinstance(segments, Segments) and batches.device.type == "cpu":
+        example = as_input(batches.example, precision_dtype(precision))
+        crew = Crew.of((batches.batch_size, *example.shape[1:]))
+        with torch.inference_mode():
+            crew = crew if crew and runs_apart(segments, example) else None
     return score_versions(
         lambda images: run_plans(segments, plans, images),
         len(plans),
         batches,
         precision=precision,
         per_image=per_image,
+        crew=crew,
         progress=progress,
     )
 
@@ -126,6 +140,7 @@ def score_versions(
     precision: str,
     per_image: bool = False,
     divisible: bool = True,
+    crew: Crew | None = None,
     progress: Progress | None = None,
 ) -> Scores:
     """Run every version of a model on every batch and count.
@@ -138,6 +153,7 @@ def score_versions(
         precision: In which the versions run.
         per_image: As in `score`.
         divisible: Whether a batch that memory has no room for may run in halves: images don't influence each other.
+        crew: Measure parts of batches at the same time; only for what `runs_apart`.
         progress: As in `score`.
 
     Returns:
@@ -146,50 +162,78 @@ def score_versions(
     Raises:
         ResprobeError: As `score`.
     """
-    dtype = precision_dtype(precision)
     scores = Scores.of_nothing(num_versions)
-    total = batches.num_images * num_versions if batches.num_images else None
+    tally = Tally(progress, batches.num_images * num_versions if batches.num_images else None)
+    jobs = _jobs(_Versions(run, num_versions, divisible, tally), batches, precision_dtype(precision), crew)
     with torch.inference_mode(), exact_float32():
-        for images, labels in batches:
-            judged = _Judged(run, num_versions, as_input(images, dtype), labels, scores.num_images, progress, total)
-            with kept_random_state(images.device):
-                whole = slice(0, len(labels))
-                parts = in_halves(judged.rows, len(labels), images.device) if divisible else [judged.rows(whole)]
-                for classes, correct, image_loss in parts:
-                    _check_finite(image_loss[0], scores.num_images)
-                    _add(scores, correct, image_loss)
-                    if per_image:
-                        scores.labels.append(classes)
-                        scores.correct.append(correct)
-                        scores.image_loss.append(image_loss)
+        # closed at an error as well, so that no thread goes on behind it
+        with closing(_one_by_one(jobs) if crew is None else side_by_side(_Job.measure, jobs, crew, tally)) as measured:
+            for classes, correct, image_loss in chain.from_iterable(measured):
+                _check_finite(image_loss[0], scores.num_images)
+                _add(scores, correct, image_loss)
+                if per_image:
+                    scores.labels.append(classes)
+                    scores.correct.append(correct)
+                    scores.image_loss.append(image_loss)
     return scores
 
 
 @dataclass(frozen=True)
-class _Judged:
-    """One batch: what each version makes of some of its rows."""
+class _Versions:
+    """What `score_versions` was asked for."""
 
     run: VersionRunner
-    num_versions: int
+    number: int
+    divisible: bool
+    tally: Tally
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A batch or a part of one: what each version makes of its images."""
+
+    versions: _Versions
     images: torch.Tensor
     labels: torch.Tensor
     first_row: int
-    progress: Progress | None
-    total: int | None
 
-    def rows(self, rows: slice) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
-        """Give the labels `(N,)`, and for each version whether images are right, and their loss: `(versions, N)`."""
+    def measure(self) -> list[Judged]:
+        """Measure all rows, in halves where memory has no room for them."""
+        size = len(self.labels)
+        if self.versions.divisible:
+            return list(in_halves(self._rows, size, self.images.device))
+        return [self._rows(slice(0, size))]
+
+    def _rows(self, rows: slice) -> Judged:
         labels, first_row = self.labels[rows], self.first_row + rows.start
-        correct = np.zeros((self.num_versions, len(labels)), bool)
-        image_loss = np.zeros((self.num_versions, len(labels)))
+        correct = np.zeros((self.versions.number, len(labels)), bool)
+        image_loss = np.zeros((self.versions.number, len(labels)))
         done = 0
-        for members, logits in self.run(self.images[rows]):
-            check_labels(labels, logits.shape[1], first_row)
-            correct[members], image_loss[members] = judge(logits, labels)
-            done += len(members)
-            if self.progress is not None:
-                self.progress(first_row * self.num_versions + done * len(labels), self.total)
+        try:
+            for members, logits in self.versions.run(self.images[rows]):
+                check_labels(labels, logits.shape[1], first_row)
+                correct[members], image_loss[members] = judge(logits, labels)
+                done += len(members) * len(labels)
+                self.versions.tally.add(len(members) * len(labels))
+        except torch.OutOfMemoryError:
+            self.versions.tally.add(-done)
+            raise
         return labels.cpu().numpy(), correct, image_loss
+
+
+def _jobs(versions: _Versions, batches: CheckedBatches, dtype: torch.dtype, crew: Crew | None) -> Iterator[_Job]:
+    first_row = 0
+    for images, labels in batches:
+        for rows in crew.parts(len(labels)) if crew else [slice(0, len(labels))]:
+            yield _Job(versions, as_input(images[rows], dtype), labels[rows], first_row + rows.start)
+        first_row += len(labels)
+
+
+def _one_by_one(jobs: Iterable[_Job]) -> Generator[list[Judged], None, None]:
+    for job in jobs:
+        with kept_random_state(job.images.device):
+            measured = job.measure()
+        yield measured
 
 
 def _add(scores: Scores, correct: npt.NDArray[np.bool_], image_loss: npt.NDArray[np.float64]) -> None:
