@@ -26,7 +26,7 @@ class FusedSegment(Segment):
         whole: The whole unit.
     """
 
-    whole: nn.Module
+    whole: fx.GraphModule
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run the whole unit on `(N, *input_shape)`, which is left as it was."""
@@ -48,21 +48,21 @@ def work_in_place(segments: Segments | WholeModel) -> Segments | WholeModel:
     """
     if isinstance(segments, WholeModel):
         return segments
-    stem, head = (overwrite(module) for module in (segments.stem, segments.head))
+    stem, head = (
+        overwrite(module) if isinstance(module, fx.GraphModule) else module for module in (segments.stem, segments.head)
+    )
     return Segments(stem, tuple(_fused(unit) for unit in segments.units), head)
 
 
-def overwrite(module: nn.Module) -> nn.Module:
+def overwrite(module: fx.GraphModule) -> fx.GraphModule:
     """Make ReLUs and additions write into an operand that is new memory and read by nothing else.
 
     Args:
-        module: A graph module; it is not changed. Other modules are returned as they are.
+        module: What is not changed.
 
     Returns:
         A graph module with the same function that shares its modules.
     """
-    if not isinstance(module, fx.GraphModule):
-        return module
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     changed = fx.GraphModule(module, graph)

@@ -1,7 +1,7 @@
 """Batches as the analyses read them: checked, on the model's device, with a word on where they come from."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import chain
 from typing import Any
 
@@ -66,6 +66,13 @@ class CheckedBatches:
                     self._hash.update(content_of(tensor))
             self.num_seen += len(labels)
             yield images, labels
+
+    @property
+    def about_num_images(self) -> int:
+        """The number of images as far as it can be told beforehand: one batch at least."""
+        if self.num_images is not None:
+            return self.num_images
+        return self.batch_size * (len(self._given) if isinstance(self._given, Sized) else 1)
 
     @property
     def provenance(self) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from resprobe.probes.halving import in_halves
 from resprobe.probes.independence import runs_apart
 from resprobe.probes.prefix_sharing import Plan, run_plans
 from resprobe.probes.side_by_side import Crew, Tally, side_by_side
+from resprobe.quick_convolutions import quicken
 from resprobe.segments import Segments, WholeModel
 
 Progress = Callable[[int, int | None], None]
@@ -121,6 +122,10 @@ def score(
         crew = Crew.of((batches.batch_size, *example.shape[1:]))
         with torch.inference_mode():
             crew = crew if crew and runs_apart(segments, example) else None
+        if (crew.threads if crew else torch.get_num_threads()) == 1 and precision == "float32":
+            # of a unit: those of a plan before its first deletion are shared
+            runs = batches.about_num_images * len(plans) // 2
+            segments = quicken(segments, example, runs)
     return score_versions(
         lambda images: run_plans(segments, plans, images),
         len(plans),

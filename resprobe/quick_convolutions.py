@@ -1,0 +1,162 @@
+"""Units whose convolutions of 3 x 3 run in fewer multiplications, with the ReLU and the addition that follow."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+from torch.nn.utils import parametrize
+
+from resprobe.in_place import FusedSegment, add_into
+from resprobe.kernels.compiling import can_compile
+from resprobe.kernels.winograd import Shape, kernel, transformed
+from resprobe.segments import Segment, Segments
+from resprobe.structure.operations import called_module, computes_as, works_in_place
+
+# Products of direct convolutions from which on the time gained exceeds the second that the kernels take to compile.
+WORTHWHILE = 100e9
+
+
+class WinogradConvolution(nn.Module):
+    """A convolution of 3 x 3 by Winograd's method, in one thread, for inference.
+
+    Args:
+        convolution: What it computes; images of another shape or type are left to it.
+        shape: What images the method is for.
+        adds: Whether a second input is added to the result.
+        relu: Whether a ReLU comes last.
+    """
+
+    def __init__(self, convolution: nn.Conv2d, shape: Shape, *, adds: bool, relu: bool) -> None:
+        super().__init__()
+        self.convolution = convolution
+        self.shape = shape
+        self.adds = adds
+        self.relu = relu
+        self._kernel = kernel(shape, adds=adds, relu=relu)
+        self._weight = transformed(convolution.weight)
+        self._bias = torch.zeros(shape.out_channels) if convolution.bias is None else convolution.bias.detach()
+
+    def forward(self, images: torch.Tensor, summand: torch.Tensor | None = None) -> torch.Tensor:
+        """Map `(N, C, H, W)` to `(N, out_channels, H, W)`, plus a summand that is broadcast to it."""
+        shape = self.shape
+        output_shape = (len(images), shape.out_channels, shape.height, shape.width)
+        fits = images.shape[1:] == (shape.in_channels, shape.height, shape.width) and len(images) > 0
+        is_float = images.dtype is torch.float32 and (summand is None or summand.dtype is torch.float32)
+        if not (fits and is_float and (summand is None or summand.shape == output_shape)):
+            output = self.convolution(images)
+            output = output if summand is None else add_into(output, summand)
+            return F.relu(output) if self.relu else output
+        images = images.contiguous(memory_format=torch.channels_last)
+        summand = images if summand is None else summand.contiguous(memory_format=torch.channels_last)
+        output = torch.empty(output_shape, memory_format=torch.channels_last)
+        workspace = torch.empty(shape.workspace)
+        tensors = (images, output, summand, self._weight, self._bias, workspace)
+        self._kernel.call(*(tensor.data_ptr() for tensor in tensors), len(images))
+        return output
+
+
+def quicken(segments: Segments, example: torch.Tensor, runs: int) -> Segments:
+    """Let the convolutions of units use Winograd's method where that is faster.
+
+    Args:
+        segments: From `work_in_place`, in float32 on a CPU.
+        example: Some images, `(N, C, H, W)`.
+        runs: About how many times a unit is to run on one image.
+
+    Returns:
+        Segments of the same function up to rounding, about as large as that of direct convolutions; the same segments
+        where compiling costs more than it would gain, or this processor is none for it.
+    """
+    if not can_compile():
+        return segments
+    shapes: dict[fx.Node, Shape] = {}
+    with torch.inference_mode():
+        x = segments.stem(example)
+        for unit in segments.units:
+            if isinstance(unit, FusedSegment):
+                finder = _Shapes(unit.whole)
+                x = finder.run(x)
+                shapes |= finder.shapes
+            else:
+                x = unit.forward(x)
+    if runs * sum(shape.num_products for shape in shapes.values()) < WORTHWHILE:
+        return segments
+    return replace(segments, units=tuple(_quickened(unit, shapes) for unit in segments.units))
+
+
+class _Shapes(fx.Interpreter):
+    """Runs a unit and keeps the shapes of convolutions that Winograd's method is for."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.shapes: dict[fx.Node, Shape] = {}
+
+    def run_node(self, n: fx.Node) -> torch.Tensor:
+        result: torch.Tensor = super().run_node(n)
+        module = called_module(self.module, n)
+        if isinstance(module, nn.Conv2d) and _is_suitable(module) and result.ndim == 4 and not n.kwargs:
+            shape = Shape(module.in_channels, module.out_channels, *result.shape[2:])
+            if shape.is_possible:
+                self.shapes[n] = shape
+        return result
+
+
+def _is_suitable(module: nn.Conv2d) -> bool:
+    is_plain = computes_as(module, nn.Conv2d) and not parametrize.is_parametrized(module)
+    has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
+    geometry = (module.kernel_size, module.stride, module.dilation, module.groups, module.padding_mode)
+    is_padded = module.padding in ((1, 1), "same")
+    return (
+        is_plain
+        and not has_hooks
+        and geometry == ((3, 3), (1, 1), (1, 1), 1, "zeros")
+        and is_padded
+        and module.weight.dtype is torch.float32
+    )
+
+
+def _quickened(unit: Segment, shapes: dict[fx.Node, Shape]) -> Segment:
+    if not isinstance(unit, FusedSegment):
+        return unit
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(unit.whole.graph, copies))
+    whole = fx.GraphModule(unit.whole, graph)
+    for node, shape in shapes.items():
+        if node in copies:
+            _replace(whole, copies[node], shape)
+    whole.delete_all_unused_submodules()
+    whole.recompile()
+    return replace(unit, whole=whole)
+
+
+def _replace(whole: fx.GraphModule, node: fx.Node, shape: Shape) -> None:
+    """Put the quick convolution in the place of a convolution and of what follows at once and reads nothing else."""
+    convolution = whole.get_submodule(str(node.target))
+    assert isinstance(convolution, nn.Conv2d)
+    *_, last = followers = [node, *_followers(whole, node)]
+    sums = [follower for follower in followers if follower.target is add_into]
+    relu = last.target is torch.relu_
+    name = f"winograd_{node.name}"
+    whole.add_submodule(name, WinogradConvolution(convolution, shape, adds=bool(sums), relu=relu))
+    with whole.graph.inserting_after(last):
+        quick = whole.graph.call_module(name, (node.args[0], *(total.args[1] for total in sums)))
+    last.replace_all_uses_with(quick)
+    for follower in reversed(followers):
+        whole.graph.erase_node(follower)
+
+
+def _followers(owner: fx.GraphModule, node: fx.Node) -> Iterator[fx.Node]:
+    """Give the addition and the ReLU behind a convolution that it may take over, and itself wait for."""
+    for target in (add_into, torch.relu_):
+        after, *others = node.users or [node]
+        if others or after.target is not target or after.args[0] is not node:
+            continue
+        between = node.next
+        while between is not after and not works_in_place(owner, between):
+            between = between.next
+        if between is after:
+            yield after
+            node = after
