@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
+from resprobe.devices import kept_random_state
 from resprobe.in_place import FusedSegment, add_into
 from resprobe.kernels.compiling import can_compile
 from resprobe.kernels.winograd import Shape, kernel, transformed
@@ -72,7 +73,7 @@ def quicken(segments: Segments, example: torch.Tensor, runs: int) -> Segments:
     if not can_compile():
         return segments
     shapes: dict[fx.Node, Shape] = {}
-    with torch.inference_mode():
+    with torch.inference_mode(), kept_random_state(example.device):
         x = segments.stem(example)
         for unit in segments.units:
             if isinstance(unit, FusedSegment):

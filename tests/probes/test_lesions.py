@@ -1,3 +1,4 @@
+import functools
 import json
 import math
 from types import SimpleNamespace
@@ -9,10 +10,18 @@ import xarray as xr
 from torch import nn
 
 import resprobe
-from resprobe import results
+from resprobe import quick_convolutions, results
 from resprobe.data import open_data
 from resprobe.errors import ResprobeError, ResprobeWarning
 from resprobe.probes import scoring
+
+
+@pytest.fixture(params=["direct", "winograd"])
+def wide_net(request, make_net, monkeypatch):
+    """Build nets that are wide enough for quick convolutions, which are asked for or not."""
+    is_quick = request.param == "winograd"
+    monkeypatch.setattr(quick_convolutions, "WORTHWHILE", 0 if is_quick else math.inf)
+    return functools.partial(make_net, width=16)
 
 
 def hooked_counts(net, batches, units, *, newly=False):
@@ -44,13 +53,13 @@ class TestLesion:
     @pytest.mark.parametrize("norm", ["batch", "none"])
     @pytest.mark.parametrize("shortcut", ["pad", "projection"])
     @pytest.mark.parametrize("name", ["resnet20", "preresnet20"])
-    def test_counts_of_one_hooked_pass_per_deletion(self, make_net, digits, name, shortcut, norm):
-        net = make_net(name, shortcut=shortcut, norm=norm)
+    def test_counts_of_one_hooked_pass_per_deletion(self, wide_net, digits, name, shortcut, norm):
+        net = wide_net(name, shortcut=shortcut, norm=norm)
         assert_counts_of_hooks(resprobe.lesion(net, digits), net, digits)
 
     @pytest.mark.parametrize(("name", "by"), [("plain20", None), ("plain20", "block"), ("plain14", "layer")])
-    def test_plain_nets(self, make_net, digits, name, by):
-        net = make_net(name)
+    def test_plain_nets(self, wide_net, digits, name, by):
+        net = wide_net(name)
         dataset = resprobe.lesion(net, digits, by=by)
         assert dataset.sizes["unit"] == {None: 18, "block": 9, "layer": 12}[by]
         assert_counts_of_hooks(dataset, net, digits)
@@ -154,7 +163,9 @@ class TestLesion:
         assert np.abs(on_gpu.num_correct - on_cpu.num_correct).max() <= 1
 
     @pytest.mark.parametrize("file", ["akamaster-resnet20.th"])
-    def test_real_checkpoint(self, real, file):
+    @pytest.mark.parametrize("worthwhile", [0, math.inf])
+    def test_real_checkpoint(self, real, file, worthwhile, monkeypatch):
+        monkeypatch.setattr(quick_convolutions, "WORTHWHILE", worthwhile)
         expected = json.loads((real / "expected-lesions.json").read_text())[file]
         baseline = expected.pop("baseline")
         checkpoint = resprobe.load(real / file, arch="resnet20")
@@ -168,8 +179,8 @@ class TestLesion:
 
 
 class TestLesionCurve:
-    def test_counts_of_hooks(self, make_net, digits):
-        net = make_net()
+    def test_counts_of_hooks(self, wide_net, digits):
+        net = wide_net()
         dataset = resprobe.lesion_curve(net, digits, num_deleted=[1, 4, 9], draws=2, seed=5)
         for size in dataset.num_deleted.values:
             for draw in range(2):
@@ -181,8 +192,8 @@ class TestLesionCurve:
                 assert int(row.num_correct) == correct
         results.check(dataset)
 
-    def test_empty_lesion_is_the_baseline_bit_for_bit(self, make_net, digits):
-        dataset = resprobe.lesion_curve(make_net(), digits, num_deleted=[0], draws=2)
+    def test_empty_lesion_is_the_baseline_bit_for_bit(self, wide_net, digits):
+        dataset = resprobe.lesion_curve(wide_net(), digits, num_deleted=[0], draws=2)
         assert (dataset.loss == dataset.baseline_loss).all()
         assert (dataset.num_correct == dataset.baseline_num_correct).all()
 

@@ -1,3 +1,6 @@
+import functools
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +8,7 @@ import xarray as xr
 from scipy.stats import kendalltau
 
 import resprobe
-from resprobe import results
+from resprobe import quick_convolutions, results
 from resprobe.errors import ResprobeError
 
 
@@ -22,8 +25,11 @@ def with_units_moved(net, make_net, name, order):
     return other.eval()
 
 
+@pytest.mark.parametrize("worthwhile", [0, math.inf])
 @pytest.mark.parametrize("name", ["resnet20", "preresnet20"])
-def test_equals_a_net_with_the_weights_moved(make_net, digits, name):
+def test_equals_a_net_with_the_weights_moved(make_net, digits, name, worthwhile, monkeypatch):
+    monkeypatch.setattr(quick_convolutions, "WORTHWHILE", worthwhile)
+    make_net = functools.partial(make_net, width=16)
     net = make_net(name)
     dataset = resprobe.reorder(net, digits, num_swaps=[1, 6], draws=3, seed=2)
     results.check(dataset)
