@@ -123,8 +123,8 @@ def score(
         with torch.inference_mode():
             crew = crew if crew and runs_apart(segments, example) else None
         if (crew.threads if crew else torch.get_num_threads()) == 1 and precision == "float32":
-            # of a unit: those of a plan before its first deletion are shared
-            runs = batches.about_num_images * len(plans) // 2
+            # of a unit on an image: what comes before a deletion is shared
+            runs = batches.about_num_images * (len(plans) + 1) // 2
             segments = quicken(segments, example, runs)
     return score_versions(
         lambda images: run_plans(segments, plans, images),
