@@ -289,7 +289,7 @@ class TestWhen:
         monkeypatch.setattr(scoring.Crew, "of", lambda batch: None)
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
         resprobe.lesion(make_net("resnet8"), digits, precision=precision)
-        assert asked == ([2 * digits.num_images] if is_asked else [])
+        assert asked == ([digits.num_images * 5 // 2] if is_asked else [])
 
     def test_the_model_stays_as_it_was(self, monkeypatch, make_net, digits):
         monkeypatch.setattr(quick_convolutions, "WORTHWHILE", 0)
