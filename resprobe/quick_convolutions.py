@@ -11,7 +11,8 @@ from torch.nn.utils import parametrize
 from resprobe.devices import kept_random_state
 from resprobe.in_place import FusedSegment, add_into
 from resprobe.kernels.compiling import can_compile
-from resprobe.kernels.winograd import Shape, kernel, transformed
+from resprobe.kernels.tiling import Shape
+from resprobe.kernels.winograd import kernel, transformed
 from resprobe.segments import Segment, Segments
 from resprobe.structure.operations import called_module, computes_as, works_in_place
 

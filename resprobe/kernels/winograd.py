@@ -9,101 +9,17 @@ products, summed over the input channels, are a product of matrices, tiles by ch
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 
 import torch
 from llvmlite import ir
 
 from resprobe.kernels.compiling import LANES, Compiled, compiled
 from resprobe.kernels.emitting import Emitter, Number
+from resprobe.kernels.tiling import CHANNELS, PLACES, Shape, blocks
 
-PLACES = 16
-# The outputs of two vectors of channels and six tiles stay in 12 of 16 registers.
-CHANNELS = 2 * LANES
-MOST_TILES_IN_REGISTERS = 6
-# Tiles at a time: as many as keep what is known of them in the processor's cache of the second level, 7 x 7 at most.
-MOST_TILES = 49
-# Rows of equal places in memory would compete for the same lines of a cache: a line between them.
-GAP = 16
 INPUT_CHANNELS_PER_TURN = 2
 _NUM_POINTERS = 6
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a kernel is made for: images `(N, in_channels, height, width)` in channels_last format.
-
-    Attributes:
-        in_channels: A multiple of 8.
-        out_channels: A multiple of 16.
-        height: Even.
-        width: Even.
-    """
-
-    in_channels: int
-    out_channels: int
-    height: int
-    width: int
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether a kernel can be made for this shape."""
-        has_vectors = self.in_channels % LANES == 0 and self.out_channels % CHANNELS == 0
-        return has_vectors and self.height % 2 == 0 and self.width % 2 == 0
-
-    @property
-    def num_products(self) -> int:
-        """Multiplications of a direct convolution of one image."""
-        return 9 * self.in_channels * self.out_channels * self.height * self.width
-
-    @cached_property
-    def tile_columns(self) -> int:
-        """Tiles side by side."""
-        return self.width // 2
-
-    @cached_property
-    def tile_rows(self) -> int:
-        """Rows of tiles that are computed together."""
-        rows = self.height // 2
-        return max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or n * self.tile_columns <= MOST_TILES))
-
-    @cached_property
-    def images(self) -> int:
-        """Images that are computed together."""
-        if self.tile_rows < self.height // 2:
-            return 1
-        return max(1, MOST_TILES // (self.tile_rows * self.tile_columns))
-
-    @property
-    def tiles(self) -> int:
-        """Tiles that are computed together."""
-        return self.images * self.tile_rows * self.tile_columns
-
-    @property
-    def padded_row(self) -> int:
-        """Numbers in a row of an image with its border of zeros."""
-        return (self.width + 2) * self.in_channels
-
-    @property
-    def padded_image(self) -> int:
-        """Numbers in an image with its border of zeros."""
-        return (self.height + 2) * self.padded_row
-
-    @property
-    def input_stride(self) -> int:
-        """From one place of transformed inputs to the next."""
-        return self.tiles * self.in_channels + GAP
-
-    @property
-    def product_stride(self) -> int:
-        """From one place of summed products to the next."""
-        return self.tiles * self.out_channels + GAP
-
-    @property
-    def workspace(self) -> int:
-        """Numbers that a call needs room for, besides its output."""
-        return self.images * self.padded_image + PLACES * (self.input_stride + self.product_stride)
 
 
 def transformed(weight: torch.Tensor) -> torch.Tensor:
@@ -153,23 +69,23 @@ class _Convolution:
         self.shape, self.adds, self.relu = shape, adds, relu
         self.code = code = Emitter(module, "convolve", _NUM_POINTERS, LANES)
         self.images, self.output, self.summand, self.weight, self.bias, self.padded = code.pointers
-        self.inputs = code.at(self.padded, shape.images * shape.padded_image)
+        self.inputs = code.at(self.padded, shape.images_together * shape.padded_image)
         self.products = code.at(self.inputs, PLACES * shape.input_stride)
 
     def write(self) -> None:
         code, shape = self.code, self.shape
         code.loop(
-            shape.images * shape.padded_image,
+            shape.images_together * shape.padded_image,
             lambda number: code.store(code.zero, self.padded, number),
             step=LANES,
         )
-        code.loop(code.count, self._convolve_images, step=shape.images)
+        code.loop(code.count, self._convolve_images, step=shape.images_together)
         code.end()
 
     def _convolve_images(self, first: Number) -> None:
         """Convolve as many images as are computed together; fewer at the end."""
         code, shape = self.code, self.shape
-        number = code.at_most(code.minus(code.count, first), shape.images)
+        number = code.at_most(code.minus(code.count, first), shape.images_together)
         code.loop(number, lambda image: self._pad(code.sum(first, image), image))
 
         def convolve_rows(first_row: Number) -> None:
@@ -178,11 +94,11 @@ class _Convolution:
                 code.loop(
                     number,
                     lambda image: code.loop(
-                        shape.tile_rows,
+                        shape.rows_together,
                         lambda row: do(
                             image,
                             code.sum(first_row, row),
-                            code.times(code.sum(code.times(image, shape.tile_rows), row), shape.tile_columns),
+                            code.times(code.sum(code.times(image, shape.rows_together), row), shape.tile_columns),
                         ),
                     ),
                 )
@@ -191,7 +107,7 @@ class _Convolution:
             code.loop(PLACES, self._multiply)
             each_row(lambda image, row, tile: self._transform_products(code.sum(first, image), row, tile))
 
-        code.loop(shape.height // 2, convolve_rows, step=shape.tile_rows)
+        code.loop(shape.height // 2, convolve_rows, step=shape.rows_together)
 
     def _pad(self, image: Number, place: Number) -> None:
         """Copy an image into its border of zeros."""
@@ -261,7 +177,7 @@ class _Convolution:
             matrix = code.sum(
                 code.times(place, shape.in_channels * shape.out_channels), code.times(channel, shape.in_channels)
             )
-            for tiles, first, stop in _blocks(shape.tiles):
+            for tiles, first, stop in blocks(shape.tiles_together):
                 code.loop(
                     stop,
                     lambda tile, tiles=tiles: self._multiply_tiles(place, channel, matrix, tile, tiles),
@@ -332,11 +248,3 @@ class _Convolution:
         if self.adds:
             vector = self.code.add(vector, self.code.load(self.summand, place))
         return self.code.relu(vector) if self.relu else vector
-
-
-def _blocks(tiles: int) -> list[tuple[int, int, int]]:
-    """Cut tiles into blocks for the registers, as equal as can be: their size, the first tile, and where they end."""
-    number = -(-tiles // MOST_TILES_IN_REGISTERS)
-    size, larger = divmod(tiles, number)
-    middle = (number - larger) * size
-    return [block for block in ((size, 0, middle), (size + 1, middle, tiles)) if block[1] < block[2]]

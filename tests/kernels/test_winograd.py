@@ -6,8 +6,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resprobe.kernels import compiling, winograd
-from resprobe.kernels.winograd import Shape, kernel, transformed
+from resprobe.kernels import compiling, tiling
+from resprobe.kernels.tiling import Shape, blocks
+from resprobe.kernels.winograd import kernel, transformed
 
 pytestmark = pytest.mark.skipif(not compiling.can_compile(), reason="no processor for the kernels")
 
@@ -139,15 +140,12 @@ def test_possible_shapes(shape, is_possible):
 
 @pytest.mark.parametrize("tiles", range(1, 70))
 def test_blocks_are_all_tiles_once(tiles):
-    blocks = winograd._blocks(tiles)
+    runs = blocks(tiles)
     covered = [
-        tile
-        for size, first, stop in blocks
-        for start in range(first, stop, size)
-        for tile in range(start, start + size)
+        tile for size, first, stop in runs for start in range(first, stop, size) for tile in range(start, start + size)
     ]
     assert covered == list(range(tiles))
-    assert max(size for size, _, _ in blocks) <= winograd.MOST_TILES_IN_REGISTERS
+    assert max(size for size, _, _ in runs) <= tiling.MOST_TILES_IN_REGISTERS
 
 
 class TestProcessors:
