@@ -7,8 +7,9 @@ from pathlib import Path
 from resprobe.data.folders import open_folder
 from resprobe.data.images import ImageData
 from resprobe.data.named import NAMES, open_named
-from resprobe.data.normalisation import NORMALISATIONS, Normalisation, parse_normalisation
+from resprobe.data.normalisation import NORMALISATIONS, Normalisation
 from resprobe.data.npz import open_npz
+from resprobe.data.parsing import parse_normalisation
 from resprobe.data.sources import ImageSource
 from resprobe.errors import ResprobeError
 
