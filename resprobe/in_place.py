@@ -77,7 +77,7 @@ def overwrite(module: fx.GraphModule) -> fx.GraphModule:
             # a ReLU that overwrites what others hold gives no new memory
             if spare is not None or not _overwrites(called, node):
                 new_memory.add(node)
-        elif called in _ADDITIONS and len(operands) == 2 and not node.kwargs:
+        elif called in _ADDITIONS and len(operands) == len(node.args) == 2 and not node.kwargs:
             if spare is not None:
                 node.target = add_into
             if spare is not None or called is not operator.iadd:
@@ -90,9 +90,9 @@ def overwrite(module: fx.GraphModule) -> fx.GraphModule:
     return changed
 
 
-def add_into(total: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def add_into(total: torch.Tensor, other: torch.Tensor | float) -> torch.Tensor:
     """Add to a tensor in place, or to a new one where the sum has another shape or type."""
-    if total.shape == other.shape and total.dtype == other.dtype:
+    if isinstance(other, torch.Tensor) and total.shape == other.shape and total.dtype == other.dtype:
         return total.add_(other)
     return total + other
 

@@ -1,7 +1,8 @@
 """Units whose convolutions of 3 x 3 run in fewer multiplications, with the ReLU and the addition that follow."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from resprobe.kernels.compiling import can_compile
 from resprobe.kernels.tiling import Shape
 from resprobe.kernels.winograd import kernel, transformed
 from resprobe.segments import Segment, Segments
-from resprobe.structure.operations import called_module, computes_as, works_in_place
+from resprobe.structure.operations import called_module, computes_as, is_known_kind, overwritten
 
 # Products of direct convolutions from which on the time gained exceeds the second that the kernels take to compile.
 WORTHWHILE = 100e9
@@ -37,11 +38,14 @@ class WinogradConvolution(nn.Module):
         self.adds = adds
         self.relu = relu
         self._kernel = kernel(shape, adds=adds, relu=relu)
-        self._weight = transformed(convolution.weight)
-        self._bias = torch.zeros(shape.out_channels) if convolution.bias is None else convolution.bias.detach()
+        weight, bias = convolution.weight.detach(), convolution.bias
+        assert weight.shape == (shape.out_channels, shape.in_channels, 3, 3)
+        self._weight = transformed(weight)
+        self._bias = weight.new_zeros(shape.out_channels) if bias is None else bias.detach().contiguous()
 
     def forward(self, images: torch.Tensor, summand: torch.Tensor | None = None) -> torch.Tensor:
         """Map `(N, C, H, W)` to `(N, out_channels, H, W)`, plus a summand that is broadcast to it."""
+        assert self.adds is (summand is not None)
         shape = self.shape
         output_shape = (len(images), shape.out_channels, shape.height, shape.width)
         fits = images.shape[1:] == (shape.in_channels, shape.height, shape.width) and len(images) > 0
@@ -52,8 +56,9 @@ class WinogradConvolution(nn.Module):
             return F.relu(output) if self.relu else output
         images = images.contiguous(memory_format=torch.channels_last)
         summand = images if summand is None else summand.contiguous(memory_format=torch.channels_last)
-        output = torch.empty(output_shape, memory_format=torch.channels_last)
-        workspace = torch.empty(shape.workspace)
+        # of the images' type, whatever the default type is: the kernel writes no other
+        output = torch.empty_permuted(output_shape, (0, 2, 3, 1), dtype=images.dtype, device=images.device)
+        workspace = images.new_empty(shape.workspace)
         tensors = (images, output, summand, self._weight, self._bias, workspace)
         self._kernel.call(*(tensor.data_ptr() for tensor in tensors), len(images))
         return output
@@ -68,38 +73,45 @@ def quicken(segments: Segments, example: torch.Tensor, runs: int) -> Segments:
         runs: About how many times a unit is to run on one image.
 
     Returns:
-        Segments of the same function up to rounding, about as large as that of direct convolutions; the same segments
-        where compiling costs more than it would gain, or this processor is none for it.
+        Segments of the same function up to rounding, about as large as that of direct convolutions, in which
+        numbers overflow from a quarter of float32's range on. The same segments where compiling costs more than it
+        would gain, or this processor is none for it.
     """
-    if not can_compile():
+    if not can_compile() or torch.is_autocast_enabled(example.device.type):
         return segments
     shapes: dict[fx.Node, Shape] = {}
+    sizes: dict[fx.Node, torch.Size] = {}
     with torch.inference_mode(), kept_random_state(example.device):
         x = segments.stem(example)
         for unit in segments.units:
             if isinstance(unit, FusedSegment):
-                finder = _Shapes(unit.whole)
-                x = finder.run(x)
-                shapes |= finder.shapes
+                observer = _Observer(unit.whole)
+                x = observer.run(x)
+                shapes |= observer.shapes
+                sizes |= observer.sizes
             else:
                 x = unit.forward(x)
     if runs * sum(shape.num_products for shape in shapes.values()) < WORTHWHILE:
         return segments
-    return replace(segments, units=tuple(_quickened(unit, shapes) for unit in segments.units))
+    return replace(segments, units=tuple(_quickened(unit, shapes, sizes) for unit in segments.units))
 
 
-class _Shapes(fx.Interpreter):
-    """Runs a unit and keeps the shapes of convolutions that Winograd's method is for."""
+class _Observer(fx.Interpreter):
+    """Runs a unit; keeps the sizes of its tensors, and the shapes of convolutions that Winograd's method is for."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
+        self.sizes: dict[fx.Node, torch.Size] = {}
         self.shapes: dict[fx.Node, Shape] = {}
 
-    def run_node(self, n: fx.Node) -> torch.Tensor:
-        result: torch.Tensor = super().run_node(n)
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor):
+            self.sizes[n] = result.shape
         module = called_module(self.module, n)
         if isinstance(module, nn.Conv2d) and _is_suitable(module) and result.ndim == 4 and not n.kwargs:
-            shape = Shape(module.in_channels, module.out_channels, *result.shape[2:])
+            # the module's numbers of channels may be those before it was pruned
+            shape = Shape(module.weight.shape[1], module.weight.shape[0], *result.shape[2:])
             if shape.is_possible:
                 self.shapes[n] = shape
         return result
@@ -107,19 +119,17 @@ class _Shapes(fx.Interpreter):
 
 def _is_suitable(module: nn.Conv2d) -> bool:
     is_plain = computes_as(module, nn.Conv2d) and not parametrize.is_parametrized(module)
-    has_hooks = bool(module._forward_hooks or module._forward_pre_hooks)
-    geometry = (module.kernel_size, module.stride, module.dilation, module.groups, module.padding_mode)
+    geometry = (module.weight.shape[2:], module.stride, module.dilation, module.groups, module.padding_mode)
     is_padded = module.padding in ((1, 1), "same")
     return (
         is_plain
-        and not has_hooks
         and geometry == ((3, 3), (1, 1), (1, 1), 1, "zeros")
         and is_padded
         and module.weight.dtype is torch.float32
     )
 
 
-def _quickened(unit: Segment, shapes: dict[fx.Node, Shape]) -> Segment:
+def _quickened(unit: Segment, shapes: dict[fx.Node, Shape], sizes: dict[fx.Node, torch.Size]) -> Segment:
     if not isinstance(unit, FusedSegment):
         return unit
     graph = fx.Graph()
@@ -128,37 +138,46 @@ def _quickened(unit: Segment, shapes: dict[fx.Node, Shape]) -> Segment:
     whole = fx.GraphModule(unit.whole, graph)
     for node, shape in shapes.items():
         if node in copies:
-            _replace(whole, copies[node], shape)
+            same_size = [copies[other] for other in copies if sizes.get(other) == sizes[node]]
+            _replace(whole, copies[node], shape, same_size)
     whole.delete_all_unused_submodules()
     whole.recompile()
     return replace(unit, whole=whole)
 
 
-def _replace(whole: fx.GraphModule, node: fx.Node, shape: Shape) -> None:
-    """Put the quick convolution in the place of a convolution and of what follows at once and reads nothing else."""
+def _replace(whole: fx.GraphModule, node: fx.Node, shape: Shape, summands: Collection[fx.Node]) -> None:
+    """Put the quick convolution in the place of a convolution, and of an addition and a ReLU behind it."""
     convolution = whole.get_submodule(str(node.target))
     assert isinstance(convolution, nn.Conv2d)
-    *_, last = followers = [node, *_followers(whole, node)]
-    sums = [follower for follower in followers if follower.target is add_into]
-    relu = last.target is torch.relu_
+    *_, last = replaced = [node, *_followers(whole, node, summands)]
+    sums = [follower for follower in replaced if follower.target is add_into]
     name = f"winograd_{node.name}"
+    relu = last.target is torch.relu_
     whole.add_submodule(name, WinogradConvolution(convolution, shape, adds=bool(sums), relu=relu))
     with whole.graph.inserting_after(last):
         quick = whole.graph.call_module(name, (node.args[0], *(total.args[1] for total in sums)))
     last.replace_all_uses_with(quick)
-    for follower in reversed(followers):
+    for follower in reversed(replaced):
         whole.graph.erase_node(follower)
 
 
-def _followers(owner: fx.GraphModule, node: fx.Node) -> Iterator[fx.Node]:
-    """Give the addition and the ReLU behind a convolution that it may take over, and itself wait for."""
+def _followers(owner: fx.GraphModule, node: fx.Node, summands: Collection[fx.Node]) -> Iterator[fx.Node]:
+    """Give the addition of one of some summands, and the ReLU, that a convolution may take over and itself wait for."""
     for target in (add_into, torch.relu_):
         after, *others = node.users or [node]
         if others or after.target is not target or after.args[0] is not node:
             continue
+        if target is add_into and (after.args[1] is node or after.args[1] not in summands):
+            continue
         between = node.next
-        while between is not after and not works_in_place(owner, between):
+        while between is not after and _leaves_alone(owner, between):
             between = between.next
         if between is after:
             yield after
             node = after
+
+
+def _leaves_alone(owner: fx.GraphModule, node: fx.Node) -> bool:
+    """Tell whether a node certainly writes into no tensor that another one may read."""
+    module = called_module(owner, node)
+    return overwritten(owner, node) is None and (module is None or is_known_kind(module))

@@ -9,7 +9,9 @@ from torch.nn.utils import parametrizations
 import resprobe
 from resprobe import quick_convolutions
 from resprobe.kernels.compiling import can_compile
+from resprobe.probes import scoring
 from resprobe.probes.scoring import fast_segments
+from resprobe.probes.side_by_side import Crew
 from resprobe.quick_convolutions import WinogradConvolution, quicken
 from resprobe.units import find
 from tests.conftest import randomised
@@ -173,6 +175,146 @@ class TestUnits:
         assert_same(segments, quick, images())
 
 
+class Custom(nn.Module):
+    """A unit `x + tanh(...)` of what a function makes of `x`, a convolution and another one."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.convolution, self.other = (nn.Conv2d(16, 16, 3, padding=1) for _ in range(2))
+        self.pointwise = nn.Conv2d(16, 16, 1)
+        self.constant = nn.Parameter(torch.randn(16, 1, 1))
+        self.negation = Negation()
+        self.function = function
+
+    def forward(self, x):
+        return x + torch.tanh(self.function(self, x))
+
+
+class Negation(nn.Module):
+    """Overwrites its input, which torch.fx is not to see."""
+
+    def forward(self, x):
+        return x.neg_() if x.sum() != 0 else x
+
+
+def overwritten_by_out(unit, x):
+    y = torch.tanh(unit.convolution(x))
+    z = unit.other(y)
+    return z + torch.neg(y, out=y)
+
+
+def overwritten_by_method(unit, x):
+    y = torch.tanh(unit.convolution(x))
+    z = unit.other(y)
+    return z + y.__imul__(3)
+
+
+def overwritten_by_module(unit, x):
+    y = torch.tanh(unit.convolution(x))
+    z = unit.other(y)
+    return z + unit.negation(y)
+
+
+def overwritten_and_read(unit, x):
+    y = unit.convolution(x)
+    torch.relu_(y)
+    return y + unit.pointwise(y)
+
+
+def added_to_itself(unit, x):
+    y = unit.convolution(x)
+    return y + y
+
+
+def added_to_itself_in_place(unit, x):
+    y = unit.convolution(x)
+    y += y
+    return y
+
+
+FUNCTIONS = {
+    **{function.__name__: function for function in (overwritten_by_out, overwritten_by_method, overwritten_by_module)},
+    **{function.__name__: function for function in (overwritten_and_read, added_to_itself, added_to_itself_in_place)},
+    "second summand": lambda unit, x: unit.pointwise(x) + unit.convolution(x),
+    "keyword": lambda unit, x: unit.convolution(input=x) + x,
+    "constant": lambda unit, x: F.relu(unit.convolution(x) + unit.constant),
+    "size": lambda unit, x: unit.convolution(x) + x.size(2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name):
+    torch.manual_seed(0)
+    net = Net(Custom(FUNCTIONS[name]), Custom(FUNCTIONS[name])).eval()
+    segments = segments_of(net, images())
+    quick = quicken(segments, images(), MANY)
+    assert quick_ones(quick) or name == "keyword"
+    assert_same(segments, quick, images())
+    with torch.inference_mode():
+        torch.testing.assert_close(quick.forward(images()), net(images()), rtol=1e-4, atol=1e-5)
+
+
+def test_constant_is_added_outside():
+    segments = segments_of(Net(Custom(FUNCTIONS["constant"])).eval(), images())
+    assert [one.adds for one in quick_ones(quicken(segments, images(), MANY))] == [False]
+
+
+@pytest.mark.parametrize("attribute", ["in_channels", "out_channels"])
+def test_channels_that_were_pruned(attribute):
+    """Whoever prunes a convolution may leave the numbers of its channels behind."""
+    torch.manual_seed(0)
+    branch = Branch(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 16, 3, padding=1))
+    setattr(branch.branch[0 if attribute == "out_channels" else 2], attribute, 16)
+    segments = segments_of(Net(branch).eval(), images())
+    quick = quicken(segments, images(), MANY)
+    assert len(quick_ones(quick)) == 2
+    assert_same(segments, quick, images())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_another_default_type(dtype, make_net, digits, monkeypatch):
+    net = make_net("resnet8", width=16)
+    monkeypatch.setattr(quick_convolutions, "WORTHWHILE", 0)
+    expected = resprobe.lesion(net, digits)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        assert resprobe.lesion(net, digits).loss.equals(expected.loss)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_autocast():
+    segments = segments_of(Net(Branch(nn.Conv2d(16, 16, 3, padding=1))).eval(), images())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert quicken(segments, images(), MANY) is segments
+
+
+def test_numbers_beyond_the_range_of_the_quick_way(monkeypatch):
+    """Sums of four that are near the largest float32 overflow where those of a direct convolution don't."""
+    convolution = nn.Conv2d(16, 16, 3, padding=1, bias=False)
+    nn.init.zeros_(convolution.weight)
+    with torch.no_grad():
+        convolution.weight[:, :, 1, 1].fill_(1e-38)
+    net = nn.Sequential(
+        nn.Conv2d(16, 16, 1), Branch(convolution), Branch(convolution), nn.Flatten(), nn.Linear(1024, 3)
+    )
+    nn.init.constant_(net[0].weight, 1 / 16)
+    nn.init.zeros_(net[0].bias)
+    nn.init.zeros_(net[4].weight)
+    pixels = torch.full((2, 16, 8, 8), 3e38)
+    pixels[:, :, ::2] *= -1
+    batches = [(pixels, torch.zeros(2, dtype=torch.int64))]
+    segments = segments_of(net.eval(), pixels)
+    with torch.inference_mode():
+        assert segments.forward(pixels).isfinite().all()
+        assert not quicken(segments, pixels, MANY).forward(pixels).isfinite().all()
+    direct = resprobe.lesion(net, batches)
+    monkeypatch.setattr(quick_convolutions, "WORTHWHILE", 0)
+    assert resprobe.lesion(net, batches).loss.equals(direct.loss)
+
+
 def subclass():
     class Scaled(nn.Conv2d):
         def forward(self, x):
@@ -259,6 +401,13 @@ class TestInputs:
         with torch.inference_mode():
             assert quick(images(5), torch.randn(5, 32, 8, 8).double()).dtype is torch.float64
 
+    def test_images_of_another_type(self, relu, bias):
+        convolution, quick = self.make(relu, bias, adds=False)
+        convolution.double()
+        with torch.inference_mode():
+            expected = convolution(images(5).double())
+            assert torch.equal(quick(images(5).double()), expected.relu() if relu else expected)
+
     def test_images_of_another_size(self, relu, bias):
         self.check(self.make(relu, bias, adds=False), relu, images(3, size=10))
         self.check(self.make(relu, bias), relu, images(3, size=10), torch.randn(3, 32, 10, 10))
@@ -280,13 +429,19 @@ class TestWhen:
         assert quicken(segments, images(2, 3, 16), MANY) is segments
 
     @pytest.mark.parametrize(
-        ("threads", "precision", "is_asked"), [(1, "float32", True), (2, "float32", False), (1, "float64", False)]
+        ("threads", "crew", "precision", "is_asked"),
+        [
+            (1, None, "float32", True),
+            (2, None, "float32", False),
+            (2, Crew(2, 1), "float32", True),
+            (4, Crew(2, 2), "float32", False),
+            (1, None, "float64", False),
+        ],
     )
-    def test_one_thread_and_float32(self, monkeypatch, make_net, digits, threads, precision, is_asked):
+    def test_one_thread_and_float32(self, monkeypatch, make_net, digits, threads, crew, precision, is_asked):
         asked = []
-        scoring = resprobe.probes.scoring
         monkeypatch.setattr(scoring, "quicken", lambda segments, example, runs: asked.append(runs) or segments)
-        monkeypatch.setattr(scoring.Crew, "of", lambda batch: None)
+        monkeypatch.setattr(scoring.Crew, "of", lambda batch: crew)
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
         resprobe.lesion(make_net("resnet8"), digits, precision=precision)
         assert asked == ([digits.num_images * 5 // 2] if is_asked else [])

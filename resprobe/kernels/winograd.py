@@ -31,8 +31,9 @@ def transformed(weight: torch.Tensor) -> torch.Tensor:
     Returns:
         `G g G^T` in float32, `(16, out_channels / 16, in_channels, 16)`: for each place and each 16 outputs a matrix.
     """
-    basis = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], dtype=torch.float64)
-    spread = torch.einsum("ai,bj,kcij->abkc", basis, basis, weight.detach().double())
+    weight = weight.detach().double()
+    basis = weight.new_tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    spread = torch.einsum("ai,bj,kcij->abkc", basis, basis, weight)
     by_vector = spread.reshape(PLACES, -1, CHANNELS, weight.shape[1])
     return by_vector.transpose(2, 3).float().contiguous()
 

@@ -1,10 +1,10 @@
 """Whether images may be measured apart from each other, and in several threads at once."""
 
 import torch
-from torch import fx, nn
 
 from resprobe.devices import kept_random_state
 from resprobe.segments import Segments
+from resprobe.structure.operations import is_known_kind
 
 
 def runs_apart(segments: Segments, example: torch.Tensor) -> bool:
@@ -37,8 +37,4 @@ def _keep_nothing(segments: Segments) -> bool:
     pieces = [segments.stem, segments.head]
     for unit in segments.units:
         pieces += [unit.pre, unit.branch, unit.skip, unit.remains, unit.post]
-    return all(_is_known(module) for piece in pieces for module in piece.modules())
-
-
-def _is_known(module: nn.Module) -> bool:
-    return isinstance(module, fx.GraphModule) or type(module).__module__.startswith(("torch.nn.modules.", "resprobe."))
+    return all(is_known_kind(module) for piece in pieces for module in piece.modules())

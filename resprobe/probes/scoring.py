@@ -116,7 +116,7 @@ def score(
     Raises:
         ResprobeError: If a label is out of range, or the intact model's loss is not finite.
     """
-    crew = None
+    crew, quick = None, segments
     if isinstance(segments, Segments) and batches.device.type == "cpu":
         example = as_input(batches.example, precision_dtype(precision))
         crew = Crew.of((batches.batch_size, *example.shape[1:]))
@@ -125,9 +125,17 @@ def score(
         if (crew.threads if crew else torch.get_num_threads()) == 1 and precision == "float32":
             # of a unit on an image: what comes before a deletion is shared
             runs = batches.about_num_images * (len(plans) + 1) // 2
-            segments = quicken(segments, example, runs)
+            quick = quicken(segments, example, runs)
+
+    def run(images: torch.Tensor) -> Iterator[tuple[Sequence[int], torch.Tensor]]:
+        for members, logits in run_plans(quick, plans, images):
+            if quick is not segments and not bool((logits < torch.inf).all()):
+                # may be beyond the range of the quick way alone
+                ((_, logits),) = run_plans(segments, [plans[members[0]]], images)
+            yield members, logits
+
     return score_versions(
-        lambda images: run_plans(segments, plans, images),
+        run,
         len(plans),
         batches,
         precision=precision,

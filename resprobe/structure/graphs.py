@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import fx, nn
 
-from resprobe.structure.operations import Term, is_data, works_in_place
+from resprobe.structure.operations import Term, is_data, overwritten
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def piece_graph(
     graph = fx.Graph()
     values = {start: graph.placeholder("x")}
     # what torch.fx can't follow may write into its input too
-    if any(works_in_place(traced.root, node) or _is_opaque(traced, node) for node in required):
+    if any(overwritten(traced.root, node) is not None or _is_opaque(traced, node) for node in required):
         values[start] = graph.call_method("clone", (values[start],))
     for node in traced.graph.nodes:
         if node not in required:

@@ -17,7 +17,10 @@ _ACTIVATIONS = frozenset(
     {"relu", "relu6", "gelu", "silu", "elu", "selu", "celu", "leaky_relu", "hardtanh", "hardswish"}
     | {"mish", "softplus", "tanh", "sigmoid"}
 )
-_IN_PLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv"})
+_IN_PLACE_OPERATORS = frozenset(
+    {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor"}
+    | {"ilshift", "irshift"}
+)
 # operations that can read a parameter of several dimensions without being a linear map of their input
 _NO_LINEAR_MAPS = (
     ADDITIONS
@@ -84,8 +87,15 @@ def is_size(node: fx.Node) -> bool:
     return asks_attribute or (node.op == "call_method" and node.target in ("size", "dim", "numel", "type"))
 
 
-def works_in_place(root: nn.Module, node: fx.Node) -> bool:
-    """Tell whether a node writes its result into its first argument."""
+def overwritten(root: nn.Module, node: fx.Node) -> fx.Node | None:
+    """Give the argument that a node writes its result into, or None where its result is another tensor."""
+    into = node.kwargs.get("out")
+    if into is None and node.args and _works_in_place(root, node):
+        into = node.args[0]
+    return into if isinstance(into, fx.Node) else None
+
+
+def _works_in_place(root: nn.Module, node: fx.Node) -> bool:
     if node.op == "call_module":
         return bool(getattr(root.get_submodule(str(node.target)), "inplace", False))
     name = getattr(node.target, "__name__", str(node.target))
@@ -94,7 +104,12 @@ def works_in_place(root: nn.Module, node: fx.Node) -> bool:
     says_so = node.op == "call_function" and (
         bool(node.kwargs.get("inplace", False)) or any(arg is True for arg in node.args)
     )
-    return is_method or name in _IN_PLACE_OPERATORS or says_so
+    return is_method or name.strip("_") in _IN_PLACE_OPERATORS or says_so
+
+
+def is_known_kind(module: nn.Module) -> bool:
+    """Tell whether PyTorch or this package wrote a module's forward pass, which keeps nothing between calls."""
+    return isinstance(module, fx.GraphModule) or type(module).__module__.startswith(("torch.nn.modules.", "resprobe."))
 
 
 def is_weight_layer(root: nn.Module, node: fx.Node) -> bool:

@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from resprobe.errors import ResprobeError
 from resprobe.structure.graphs import ModuleCall, TracedModel
-from resprobe.structure.operations import is_data, is_size, works_in_place
+from resprobe.structure.operations import is_data, is_size, overwritten
 
 
 def private_copy(model: nn.Module) -> nn.Module:
@@ -218,8 +218,8 @@ def _read_after_write(root: nn.Module, graph: fx.Graph) -> None:
     """Let every node that reads a tensor after an in-place operation on it read that operation's result."""
     position = {node: index for index, node in enumerate(graph.nodes)}
     for node in graph.nodes:
-        if works_in_place(root, node) and node.args and isinstance(node.args[0], fx.Node):
-            written = node.args[0]
+        written = overwritten(root, node)
+        if written is not None:
             for user in list(written.users):
                 if position[user] > position[node]:
                     user.replace_input_with(written, node)
