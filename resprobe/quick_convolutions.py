@@ -165,7 +165,7 @@ def _followers(owner: fx.GraphModule, node: fx.Node, summands: Collection[fx.Nod
     """Give the addition of one of some summands, and the ReLU, that a convolution may take over and itself wait for."""
     for target in (add_into, torch.relu_):
         after, *others = node.users or [node]
-        if others or after.target is not target or after.args[0] is not node:
+        if others or after.target is not target:
             continue
         if target is add_into and (after.args[1] is node or after.args[1] not in summands):
             continue
