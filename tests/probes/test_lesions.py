@@ -163,9 +163,7 @@ class TestLesion:
         assert np.abs(on_gpu.num_correct - on_cpu.num_correct).max() <= 1
 
     @pytest.mark.parametrize("file", ["akamaster-resnet20.th"])
-    @pytest.mark.parametrize("worthwhile", [0, math.inf])
-    def test_real_checkpoint(self, real, file, worthwhile, monkeypatch):
-        monkeypatch.setattr(quick_convolutions, "WORTHWHILE", worthwhile)
+    def test_real_checkpoint(self, real, file):
         expected = json.loads((real / "expected-lesions.json").read_text())[file]
         baseline = expected.pop("baseline")
         checkpoint = resprobe.load(real / file, arch="resnet20")
