@@ -10,6 +10,7 @@ import resprobe
 from resprobe import quick_convolutions
 from resprobe.kernels.compiling import can_compile
 from resprobe.probes import scoring
+from resprobe.probes.batches import CheckedBatches
 from resprobe.probes.scoring import fast_segments
 from resprobe.probes.side_by_side import Crew
 from resprobe.quick_convolutions import WinogradConvolution, quicken
@@ -417,7 +418,26 @@ class TestInputs:
         self.check(self.make(relu, bias), relu, images(3, size=10), torch.randn(3, 32, 10, 10))
 
 
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([(torch.zeros(1, 8, 8), 0)] * 6)
+
+
 class TestWhen:
+    @pytest.mark.parametrize(
+        ("make", "number"),
+        [
+            (lambda pairs: pairs, 6),
+            (lambda pairs: (pair for pair in pairs), 2),
+            (lambda pairs: torch.utils.data.DataLoader(Stream(), batch_size=2), 2),
+        ],
+        ids=["list", "generator", "stream"],
+    )
+    def test_number_of_images(self, make_net, make, number):
+        pairs = [(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))] * 3
+        assert CheckedBatches(make(pairs), torch.device("cpu")).about_num_images == number
+        assert resprobe.lesion(make_net("resnet8"), make(pairs)).num_images == 6
+
     def test_short_studies_run_as_before(self):
         model = resprobe.build(resprobe.parse_architecture("resnet8"))
         x = images(2, 3, 16)

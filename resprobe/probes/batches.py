@@ -1,8 +1,9 @@
 """Batches as the analyses read them: checked, on the model's device, with a word on where they come from."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
+from operator import length_hint
 from typing import Any
 
 import torch
@@ -72,7 +73,8 @@ class CheckedBatches:
         """The number of images as far as it can be told beforehand: one batch at least."""
         if self.num_images is not None:
             return self.num_images
-        return self.batch_size * (len(self._given) if isinstance(self._given, Sized) else 1)
+        # a DataLoader of a stream has a length only to say that it has none
+        return self.batch_size * length_hint(self._given, 1)
 
     @property
     def provenance(self) -> Mapping[str, Any]:
