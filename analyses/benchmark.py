@@ -31,14 +31,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import resprobe
-from resprobe.bn_modes import in_mode, modes_of
-from resprobe.devices import device_of, pick_device
-from resprobe.probes.batches import CheckedBatches
-from resprobe.probes.path_measuring import prepare
-from resprobe.probes.path_splits import split_by_length
-from resprobe.probes.prefix_sharing import intact
-from resprobe.probes.scoring import fast_segments, score
-from resprobe.probes.tape import Tape
+from resprobe.engine.batches import CheckedBatches
+from resprobe.engine.devices import device_of, pick_device
+from resprobe.engine.prefix_sharing import intact
+from resprobe.engine.scoring import fast_segments, score
+from resprobe.normalisation.bn_modes import in_mode, modes_of
+from resprobe.probes.paths.measuring import prepare
+from resprobe.probes.paths.splits import split_by_length
+from resprobe.probes.paths.tape import Tape
 from resprobe.units import Segments, WholeModel, find
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]

@@ -29,16 +29,18 @@ from studies import run_study
 from trained_nets import Net, Options
 
 import resprobe
-from resprobe import plots, results, tables
+from resprobe import plots, results
+from resprobe.cli.progress import progress_bar
 from resprobe.errors import ResprobeError
 from resprobe.networks import Architecture, ResidualNetwork
 from resprobe.networks.construction import units_to_reach
+from resprobe.networks.hashing import hash_tensors
 from resprobe.networks.perceptrons import build_perceptron, deepen_perceptron
-from resprobe.progress import progress_bar
-from resprobe.training import Recipe, default_recipe, train
+from resprobe.showing.tables import show
 from resprobe.training.loop import Split
 from resprobe.training.races import Racer, before_training, race_dataset, run_racer
-from resprobe.training.resuming import hash_tensors
+from resprobe.training.recipe import Recipe, default_recipe
+from resprobe.training.runs import train
 
 REFERENCES = "He, Zhang, Ren, Sun 2015, arXiv 1512.03385, section 1"
 QUICK = {"epochs": 2, "train": 96, "test": 30}
@@ -79,7 +81,7 @@ def compare(checkpoint: resprobe.Checkpoint, deeper: str, statistics: str, study
         data=test_images.provenance,
         overwrite=study.overwrite,
     )
-    tables.show(dataset, Console())
+    show(dataset, Console())
     return deep
 
 
@@ -190,7 +192,7 @@ def find_race(
         data=open_split("train", study).provenance,
         overwrite=study.overwrite,
     )
-    tables.show(dataset, Console())
+    show(dataset, Console())
     trained_nets.save_figure(plots.plot(dataset), name, study)
     return dataset
 

@@ -25,8 +25,9 @@ from torch import nn
 from torchvision.models.resnet import Bottleneck
 
 import resprobe
-from resprobe import plots, results, tables
+from resprobe import plots, results
 from resprobe.errors import ResprobeError
+from resprobe.showing.tables import show
 
 IMAGENET, CIFAR = (3, 224, 224), (3, 32, 32)
 NAN = float("nan")
@@ -190,7 +191,7 @@ def main() -> None:
     joined = join(measured)
     results.save(joined, arguments.out / "costs.nc", overwrite=True)
     plots.save_figure(plots.plot(joined), arguments.figures / "costs.png")
-    tables.show(joined, Console(width=max(Console().width, 80)))
+    show(joined, Console(width=max(Console().width, 80)))
     print(*statements(joined), sep="\n")
 
 

@@ -26,7 +26,7 @@ from trained_nets import Net, Options
 
 import resprobe
 from resprobe.networks.construction import units_to_reach
-from resprobe.plots.theme import PALETTE, empty_figure, error_axis, settle, themed
+from resprobe.showing.theme import PALETTE, empty_figure, error_axis, settle, themed
 from resprobe.training.loop import Split, evaluate
 
 KINDS = ("plain", "resnet")

@@ -19,9 +19,9 @@ from rich.console import Console
 from studies import parse_study, run_study, study_parser
 
 from resprobe import plots
-from resprobe.ensembles import ensemble_statements
 from resprobe.errors import ResprobeError
-from resprobe.tables.ensembles import statements
+from resprobe.probes.ensembles.ensembles import ensemble_statements
+from resprobe.probes.ensembles.table import statements
 
 DEFAULTS, QUICK_DEFAULTS = ("resnet56.pt", "plain56.pt"), ("resnet20.pt", "plain20.pt")
 PATH_IMAGES = 100

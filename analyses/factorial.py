@@ -26,7 +26,7 @@ from studies import run_study, wrapped
 from trained_nets import Net, Options
 
 import resprobe
-from resprobe.plots.theme import PALETTE, empty_figure, settle, themed
+from resprobe.showing.theme import PALETTE, empty_figure, settle, themed
 
 KINDS, NORMS, DEPTHS = ("plain", "resnet"), ("none", "batch"), (20, 56)
 QUICK_DEPTHS = (8, 14)

@@ -5,8 +5,8 @@
 
 Each network, with and without batch normalisation, sees one batch of digits; `resprobe.gradients` measures the norm of
 each image's loss gradient by the output of every unit (a block of two layers in the plain networks) in float64. Beside
-it the prediction of random Jacobians, `resprobe.gain_predictions`. Batch normalisation uses the batch's statistics. The
-measurement of each network is kept in `--work`, so an interrupted run goes on where it was; the joint
+it the prediction of random Jacobians, `resprobe.probes.gains.predictions`. Batch normalisation uses the batch's
+statistics. The measurement of each network is kept in `--work`, so an interrupted run goes on where it was; the joint
 result goes to `--out`, the figure to `--figures`.
 """
 
@@ -23,12 +23,13 @@ from rich.console import Console
 from studies import add_data_options, fill_in, keep_apart, run_study, study_parser, with_time_left
 
 import resprobe
-from resprobe import plots, results, tables
+from resprobe import plots, results
+from resprobe.cli.options import Common
+from resprobe.cli.untrained import Start, open_untrained
 from resprobe.errors import ResprobeError
-from resprobe.gain_predictions import predicted_gains, relative_gradients
 from resprobe.networks.initialisation import INITIALISATIONS
-from resprobe.options import Common
-from resprobe.untrained import Start, open_untrained
+from resprobe.probes.gains.predictions import predicted_gains, relative_gradients
+from resprobe.showing.tables import show
 
 DEPTHS, QUICK_DEPTHS = (20, 56, 110, 200), (8,)
 FAMILIES, NORMS = ("plain", "resnet"), ("none", "batch")
@@ -192,7 +193,7 @@ def main() -> None:
     joined = join(networks, list(found.values()), arguments)
     results.save(joined, arguments.out / "gradient-gain.nc", overwrite=True)
     plots.save_figure(plots.plot(joined), arguments.figures / "gradient-gain.png")
-    tables.show(joined, Console(width=max(Console().width, 80)))
+    show(joined, Console(width=max(Console().width, 80)))
 
 
 def work_left(run: tuple[Network, int], arguments: argparse.Namespace) -> float:

@@ -14,11 +14,11 @@ from studies import ROOT, with_time_left
 
 import resprobe
 from resprobe import results
+from resprobe.cli.opening import open_images, open_settled
+from resprobe.cli.options import Common
 from resprobe.data import ImageData
-from resprobe.devices import device_of
+from resprobe.engine.devices import device_of
 from resprobe.loading import Checkpoint
-from resprobe.opening import open_images, open_settled
-from resprobe.options import Common
 from resprobe.units import find
 
 FUNCTIONS: dict[str, Callable[..., xr.Dataset]] = {

@@ -21,8 +21,8 @@ from studies import run_study, wrapped
 from trained_nets import Net, Options
 
 import resprobe
-from resprobe.bn_modes import BN_MODES, modes_of
-from resprobe.plots.theme import PALETTE, empty_figure, settle, themed
+from resprobe.normalisation.bn_modes import BN_MODES, modes_of
+from resprobe.showing.theme import PALETTE, empty_figure, settle, themed
 
 DEPTHS = (20, 56)
 KINDS = {"plain": "plain", "resnet": "residual"}

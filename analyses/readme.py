@@ -22,10 +22,11 @@ from rich.console import Console
 from studies import DATA, ROOT, run_study
 
 import checkpoints
-from resprobe import results, tables
-from resprobe.ensembles import ANALYSES, ensemble_statements
+from resprobe import results
 from resprobe.errors import ResprobeError
-from resprobe.writing import whole_file
+from resprobe.probes.ensembles.ensembles import ANALYSES, ensemble_statements
+from resprobe.results.writing import whole_file
+from resprobe.showing.tables import show
 
 README = ROOT / "README.md"
 MARKED = re.compile(r"(<!-- ([\w-]+): python analyses/readme\.py -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -41,7 +42,7 @@ def shown(*names: str) -> str:
     text = io.StringIO()
     console = Console(file=text, width=80)
     for name in names:
-        tables.show(results.open(DATA / f"{name}.nc"), console)
+        show(results.open(DATA / f"{name}.nc"), console)
         console.print()
     return text.getvalue().strip()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from resprobe.devices import pick_device
+from resprobe.engine.devices import pick_device
 from resprobe.errors import ResprobeError
 
 ROOT = Path(__file__).parents[1]

@@ -24,13 +24,13 @@ from torch import nn
 
 import resprobe
 from resprobe import plots
-from resprobe.bn_modes import in_mode
-from resprobe.devices import device_of
+from resprobe.engine.devices import device_of
+from resprobe.engine.repeated_batches import RepeatedBatches
 from resprobe.errors import ResprobeError
-from resprobe.probes.hessians import top_eigenvectors
-from resprobe.probes.repeated_batches import RepeatedBatches
+from resprobe.normalisation.bn_modes import in_mode
+from resprobe.probes.landscape.hessians import top_eigenvectors
+from resprobe.results.writing import whole_file
 from resprobe.training.recipe import Recipe
-from resprobe.writing import whole_file
 
 QUICK_EPOCHS, QUICK_IMAGES = 2, 120
 WORTH_A_WORKER = 20  # seconds of training; starting one takes some

@@ -9,29 +9,45 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from resprobe import data, plots, results, units
-    from resprobe.data import ImageData, Normalisation, open_data
-    from resprobe.errors import ResprobeError, ResprobeWarning
-    from resprobe.hooks import deleted
-    from resprobe.loading import Checkpoint, load
-    from resprobe.networks import Architecture, build, deepen, parse_architecture
-    from resprobe.norm_folding import FoldedNetwork, fold_norm
-    from resprobe.probes import (
-        compare_logits,
-        costs,
-        curvature,
-        gradients,
-        lesion,
-        lesion_curve,
-        norm_lesion,
-        paths,
-        reorder,
-        responses,
-        smoothness,
-        surface,
-    )
-    from resprobe.segments import Segments, Unit, WholeModel
-    from resprobe.training import Recipe, default_recipe, train
+    from resprobe import data as data
+    from resprobe import plots as plots
+    from resprobe import results as results
+    from resprobe import units as units
+    from resprobe.data import ImageData as ImageData
+    from resprobe.data import Normalisation as Normalisation
+    from resprobe.data import open_data as open_data
+    from resprobe.errors import ResprobeError as ResprobeError
+    from resprobe.errors import ResprobeWarning as ResprobeWarning
+    from resprobe.loading import Checkpoint as Checkpoint
+    from resprobe.loading import load as load
+    from resprobe.networks import Architecture as Architecture
+    from resprobe.networks import build as build
+    from resprobe.networks import deepen as deepen
+    from resprobe.networks import parse_architecture as parse_architecture
+    from resprobe.normalisation.norm_folding import FoldedNetwork as FoldedNetwork
+    from resprobe.normalisation.norm_folding import fold_norm as fold_norm
+    from resprobe.probes.construction.logit_comparison import compare_logits as compare_logits
+    from resprobe.probes.costs.costs import costs as costs
+    from resprobe.probes.curvature.curvature import curvature as curvature
+    from resprobe.probes.gradients.gradients import gradients as gradients
+    from resprobe.probes.lesions.lesions import lesion as lesion
+    from resprobe.probes.lesions.lesions import lesion_curve as lesion_curve
+    from resprobe.probes.norms.norms import norm_lesion as norm_lesion
+    from resprobe.probes.paths.paths import paths as paths
+    from resprobe.probes.reordering.reordering import reorder as reorder
+    from resprobe.probes.responses.responses import responses as responses
+    from resprobe.probes.smoothness.smoothness import smoothness as smoothness
+    from resprobe.probes.surfaces.surfaces import surface as surface
+    from resprobe.training.recipe import Recipe as Recipe
+    from resprobe.training.recipe import default_recipe as default_recipe
+    from resprobe.training.runs import train as train
+    from resprobe.units import Segments as Segments
+    from resprobe.units import Unit as Unit
+    from resprobe.units import WholeModel as WholeModel
+    from resprobe.units.hooks import deleted as deleted
+
+# reached as resprobe.results.open, resprobe.plots.lesion, resprobe.units.find
+_MODULES = ("data", "plots", "results", "units")
 
 _HOME = {
     # opening checkpoints and data
@@ -41,81 +57,40 @@ _HOME = {
     "load": "resprobe.loading",
     "open_data": "resprobe.data",
     # analyses
-    "curvature": "resprobe.probes",
-    "compare_logits": "resprobe.probes",
-    "costs": "resprobe.probes",
-    "gradients": "resprobe.probes",
-    "lesion": "resprobe.probes",
-    "lesion_curve": "resprobe.probes",
-    "norm_lesion": "resprobe.probes",
-    "paths": "resprobe.probes",
-    "reorder": "resprobe.probes",
-    "responses": "resprobe.probes",
-    "smoothness": "resprobe.probes",
-    "surface": "resprobe.probes",
+    "compare_logits": "resprobe.probes.construction.logit_comparison",
+    "costs": "resprobe.probes.costs.costs",
+    "curvature": "resprobe.probes.curvature.curvature",
+    "gradients": "resprobe.probes.gradients.gradients",
+    "lesion": "resprobe.probes.lesions.lesions",
+    "lesion_curve": "resprobe.probes.lesions.lesions",
+    "norm_lesion": "resprobe.probes.norms.norms",
+    "paths": "resprobe.probes.paths.paths",
+    "reorder": "resprobe.probes.reordering.reordering",
+    "responses": "resprobe.probes.responses.responses",
+    "smoothness": "resprobe.probes.smoothness.smoothness",
+    "surface": "resprobe.probes.surfaces.surfaces",
     # changing what a model does
-    "deleted": "resprobe.hooks",
-    "FoldedNetwork": "resprobe.norm_folding",
-    "fold_norm": "resprobe.norm_folding",
+    "FoldedNetwork": "resprobe.normalisation.norm_folding",
+    "deleted": "resprobe.units.hooks",
+    "fold_norm": "resprobe.normalisation.norm_folding",
     # networks and their training
     "Architecture": "resprobe.networks",
-    "Recipe": "resprobe.training",
+    "Recipe": "resprobe.training.recipe",
     "build": "resprobe.networks",
     "deepen": "resprobe.networks",
-    "default_recipe": "resprobe.training",
+    "default_recipe": "resprobe.training.recipe",
     "parse_architecture": "resprobe.networks",
-    "train": "resprobe.training",
+    "train": "resprobe.training.runs",
     # what a model consists of
-    "Segments": "resprobe.segments",
-    "Unit": "resprobe.segments",
-    "WholeModel": "resprobe.segments",
+    "Segments": "resprobe.units",
+    "Unit": "resprobe.units",
+    "WholeModel": "resprobe.units",
     # bad input
     "ResprobeError": "resprobe.errors",
     "ResprobeWarning": "resprobe.errors",
 }
 
-__all__ = [
-    "data",
-    "plots",
-    "results",
-    "units",
-    "Architecture",
-    "Checkpoint",
-    "FoldedNetwork",
-    "ImageData",
-    "Normalisation",
-    "Recipe",
-    "ResprobeError",
-    "ResprobeWarning",
-    "Segments",
-    "Unit",
-    "WholeModel",
-    "build",
-    "curvature",
-    "compare_logits",
-    "deepen",
-    "costs",
-    "default_recipe",
-    "deleted",
-    "fold_norm",
-    "gradients",
-    "lesion",
-    "lesion_curve",
-    "load",
-    "norm_lesion",
-    "open_data",
-    "parse_architecture",
-    "paths",
-    "reorder",
-    "responses",
-    "smoothness",
-    "surface",
-    "train",
-]
-
-
-# reached as resprobe.results.open, resprobe.plots.lesion, resprobe.units.find
-_MODULES = ("data", "plots", "results", "units")
+__all__ = [*_MODULES, *_HOME]
 
 
 def __getattr__(name: str) -> Any:
@@ -132,4 +107,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *__all__})

@@ -11,9 +11,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import torch
 from torch import nn
 
-from resprobe import cli
+from resprobe.cli import app
 from resprobe.data import open_data
 from resprobe.networks import build, parse_architecture
+from tests.synthetic_results import synthetic_result
 
 ROOT = Path(__file__).parents[1]
 REAL = ROOT.parent / "shared" / "real"
@@ -65,7 +66,7 @@ def command_line(monkeypatch, capfd):
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["resprobe", *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:
-            cli.main()
+            app.main()
         out, err = capfd.readouterr()
         return stop.value.code, out, err
 
@@ -106,3 +107,9 @@ def real():
     if not REAL.is_dir():
         pytest.skip("the folder shared/real with real checkpoints is not beside the repository")
     return REAL
+
+
+@pytest.fixture
+def make_result():
+    """Give the builder of valid results: `make_result(analysis, num_units=9, **options)`."""
+    return synthetic_result

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from resprobe.intervals import wilson_interval
 from resprobe.networks.blueprint import Blueprint
+from resprobe.results.intervals import wilson_interval
 
 LARGEST_GAP = 0.03
 # Of these weights first, of the best ones of the run after that.

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from resprobe.errors import ResprobeError
+from resprobe.errors import ResprobeError, unknown_name
 from resprobe.loading.rebuilding import check_tensors
-from resprobe.wording import unknown_name
 
 LIBRARIES = ("torchvision", "timm")
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from resprobe.errors import ResprobeError
-from resprobe.hooks import tapped
-from resprobe.layers import find_layers
+from resprobe.units.hooks import tapped
+from resprobe.units.layers import find_layers
 
 TOLERANCE = 0.01
 MAX_TRIES = 10

@@ -4,11 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resprobe.bypass import Bypass
 from resprobe.errors import ResprobeError
 from resprobe.networks.architecture import Architecture, parse_architecture
 from resprobe.networks.initialisation import check_init, initialise
 from resprobe.networks.lsuv import scale_to_unit_variance
+from resprobe.units.bypass import Bypass
 
 __all__ = ["Architecture", "Block", "ResidualNetwork", "build", "parse_architecture"]
 

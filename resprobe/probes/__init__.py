@@ -1,28 +1,5 @@
-"""Analyses: each takes a model and batches and returns an xarray.Dataset."""
+"""Analyses, a folder each: the numerics, what the result holds, its table and its figure.
 
-from resprobe.probes.costs import costs
-from resprobe.probes.gradients import gradients
-from resprobe.probes.lesions import lesion, lesion_curve
-from resprobe.probes.logit_comparison import compare_logits
-from resprobe.probes.loss_curvature import curvature
-from resprobe.probes.loss_smoothness import smoothness
-from resprobe.probes.norm_lesions import norm_lesion
-from resprobe.probes.paths import paths
-from resprobe.probes.reordering import reorder
-from resprobe.probes.responses import responses
-from resprobe.probes.surfaces import surface
-
-__all__ = [
-    "curvature",
-    "compare_logits",
-    "costs",
-    "gradients",
-    "lesion",
-    "lesion_curve",
-    "norm_lesion",
-    "paths",
-    "reorder",
-    "responses",
-    "smoothness",
-    "surface",
-]
+The module with the name of the folder holds the function that `resprobe` exports: it takes a model and batches and
+returns an xarray.Dataset. `landscape` is what smoothness, curvature and surfaces share.
+"""

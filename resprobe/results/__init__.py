@@ -5,7 +5,7 @@ table of names, dims, labels and units; `make_attrs` makes the attributes; `fing
 results answer the same question.
 """
 
-from resprobe.results.fields.common import Field, Fields
+from resprobe.results.fields import Field, Fields
 from resprobe.results.files import find_existing, open, save
 from resprobe.results.provenance import fingerprint, make_attrs
 from resprobe.results.reuse import complete_options, find_or_compute, is_unfinished

@@ -9,7 +9,7 @@ import xarray as xr
 from resprobe.errors import ResprobeError
 from resprobe.results.provenance import fingerprint
 from resprobe.results.schema import check
-from resprobe.writing import whole_file
+from resprobe.results.writing import whole_file
 
 
 def save(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:

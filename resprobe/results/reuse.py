@@ -9,7 +9,7 @@ import xarray as xr
 
 from resprobe.results.files import find_existing, save
 from resprobe.results.provenance import fingerprint, make_attrs
-from resprobe.writing import check_writable
+from resprobe.results.writing import check_writable
 
 # parameters of every analysis that are no options: the numbers come from them, but not as settings
 _NO_OPTIONS = frozenset({"model", "batches", "provenance", "progress", "resume", "keep"})

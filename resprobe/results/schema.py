@@ -1,23 +1,13 @@
-"""What the result of each analysis holds, as one table, and the two functions that read the table."""
+"""What the result of each analysis holds, and the two functions that hold a Dataset against it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import xarray as xr
 
 from resprobe.errors import ResprobeError
-from resprobe.results.fields.common import KINDS, Field, Fields
-from resprobe.results.fields.comparisons import COMPARISON, RACE
-from resprobe.results.fields.costs import COSTS
-from resprobe.results.fields.curvature import CURVATURE
-from resprobe.results.fields.gradient_gains import GRADIENT_GAIN
-from resprobe.results.fields.gradients import GRADIENTS, RESPONSES
-from resprobe.results.fields.lesions import LESION, LESION_CURVE, REORDER
-from resprobe.results.fields.norm_lesions import NORM_LESION
-from resprobe.results.fields.paths import PATHS
-from resprobe.results.fields.smoothness import SMOOTHNESS
-from resprobe.results.fields.surfaces import SURFACE
-from resprobe.results.fields.trainings import TRAINING
+from resprobe.results.catalogue import CATALOGUE, fields_of
+from resprobe.results.fields import KINDS, Field, Fields
 
 SCHEMA_VERSION = "1"
 
@@ -27,23 +17,23 @@ ATTRIBUTES = (
     *("data", "data_sha256", "split", "num_images", "normalisation", "seed", "settings", "references"),
 )
 
-SCHEMA: dict[str, Fields] = {
-    "lesion": LESION,
-    "lesion-curve": LESION_CURVE,
-    "reorder": REORDER,
-    "paths": PATHS,
-    "gradients": GRADIENTS,
-    "responses": RESPONSES,
-    "smoothness": SMOOTHNESS,
-    "curvature": CURVATURE,
-    "norm-lesion": NORM_LESION,
-    "surface": SURFACE,
-    "costs": COSTS,
-    "gradient-gain": GRADIENT_GAIN,
-    "training": TRAINING,
-    "comparison": COMPARISON,
-    "race": RACE,
-}
+
+class _Schema(Mapping[str, Fields]):
+    """What the result of each analysis holds; an analysis' fields are imported when they are asked for."""
+
+    def __getitem__(self, analysis: str) -> Fields:
+        if analysis not in CATALOGUE:
+            raise KeyError(analysis)
+        return fields_of(analysis)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(CATALOGUE)
+
+    def __len__(self) -> int:
+        return len(CATALOGUE)
+
+
+SCHEMA: Mapping[str, Fields] = _Schema()
 
 
 def label(dataset: xr.Dataset, analysis: str) -> xr.Dataset:

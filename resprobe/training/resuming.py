@@ -15,10 +15,11 @@ from torch import nn
 from resprobe import results
 from resprobe.data import ImageData
 from resprobe.errors import ResprobeError
+from resprobe.networks.hashing import hash_tensors
 from resprobe.networks.residual import Architecture
+from resprobe.results.writing import whole_file
 from resprobe.training.log import VARIABLES, Log
 from resprobe.training.recipe import Recipe
-from resprobe.writing import whole_file
 
 FORMAT_VERSION = 1
 CHECKPOINT_FORMAT = "resprobe"
@@ -79,23 +80,6 @@ def identify(
         "test_data": test_content,
     }
     return identity if start is None else {**identity, "start": {"sha256": hash_tensors(start)}}
-
-
-def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Hash the names and values of tensors.
-
-    Args:
-        tensors: A state_dict.
-
-    Returns:
-        A SHA-256 in hexadecimal; the order of the names makes no difference.
-    """
-    content = hashlib.sha256()
-    for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
-        content.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
-        content.update(value.numpy().tobytes())
-    return content.hexdigest()
 
 
 def finished_log(files: RunFiles, identity: Identity) -> xr.Dataset | None:

@@ -12,6 +12,7 @@ from resprobe import results
 from resprobe.data import ImageData
 from resprobe.errors import ResprobeError
 from resprobe.networks.residual import Architecture, ResidualNetwork, build
+from resprobe.results.writing import whole_file
 from resprobe.training.checking import check_data, check_folder, check_labels, check_start, checked_device
 from resprobe.training.log import VARIABLES, Log, is_finite, log_dataset, measure_epoch
 from resprobe.training.loop import Split, deterministic_cudnn, make_optimizer, train_epoch
@@ -25,7 +26,6 @@ from resprobe.training.resuming import (
     load_partial,
     save_partial,
 )
-from resprobe.writing import whole_file
 
 Progress = Callable[[int, int, str], None]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from resprobe.ensembles import ANALYSES
+from resprobe.probes.ensembles.ensembles import ANALYSES
 
 
 def test_quick_study(quick_study):

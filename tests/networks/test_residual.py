@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from resprobe.bypass import Bypass
 from resprobe.errors import ResprobeError
 from resprobe.networks import Architecture, build, parse_architecture
+from resprobe.units.bypass import Bypass
 
 NAMES = ["resnet20", "plain20", "preresnet20", "preplain20"]
 

@@ -1,0 +1,1 @@
+"""How many altered models meet many images: batches, scoring, shared prefixes, threads, devices, quick convolutions."""

@@ -1,0 +1,1 @@
+"""Batch normalisation: its statistics, its modes, and how the weights absorb it."""

@@ -1,0 +1,1 @@
+"""The Hessian of the loss: eigenvalues, trace, density, blocks."""

@@ -1,0 +1,1 @@
+"""Norms of gradients by layer and by unit."""

@@ -1,0 +1,1 @@
+"""What smoothness, curvature and surfaces share: the loss along lines, step rules, directions, the Hessian."""

@@ -1,0 +1,1 @@
+"""What a network still gets right after a batch normalisation was replaced."""

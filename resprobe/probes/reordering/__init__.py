@@ -1,0 +1,1 @@
+"""What a network still gets right after units have changed places."""

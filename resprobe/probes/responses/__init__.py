@@ -1,0 +1,1 @@
+"""How strong the signal is that each convolution gives."""

@@ -1,0 +1,1 @@
+"""Loss and gradient along the gradient, by mode of batch normalisation."""

@@ -1,0 +1,1 @@
+"""Loss and error around the trained weights, along lines and in planes."""

@@ -1,1 +1,0 @@
-"""What the result of each analysis holds: tables of names, dims, kinds and units."""
