@@ -28,7 +28,7 @@ from resprobe.engine.devices import device_of
 from resprobe.engine.repeated_batches import RepeatedBatches
 from resprobe.errors import ResprobeError
 from resprobe.normalisation.bn_modes import in_mode
-from resprobe.probes.landscape.hessians import top_eigenvectors
+from resprobe.probes.landscape.eigenpairs import top_eigenvectors
 from resprobe.results.writing import whole_file
 from resprobe.training.recipe import Recipe
 

@@ -32,7 +32,7 @@ def curvature(
     Its largest eigenvalues, trace and density. The Hessian is that of the mean loss over all images. The work is about
     100 products with it, each of which costs a few passes over the images; --num-images makes it less.
     """
-    from resprobe.probes.curvature.curvature import check_tolerance
+    from resprobe.probes.curvature.options import check_tolerance
 
     # a setting that is not a number has no place in a fingerprint
     check_tolerance(tol)

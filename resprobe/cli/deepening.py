@@ -59,9 +59,9 @@ def deepen(
     --init-from FILE` trains the deeper network on.
     """
     from resprobe import results
-    from resprobe.cli.opening import open_checkpoint
+    from resprobe.cli.opening import open_checkpoint, open_training_images
     from resprobe.cli.progress import progress_bar
-    from resprobe.probes.construction.deepening import count_units, deepen_checkpoint, open_training_images
+    from resprobe.probes.construction.deepening import count_units, deepen_checkpoint
     from resprobe.results.writing import check_writable, whole_file
 
     _check_normalisation(normalise)

@@ -1,15 +1,13 @@
 """What a checkpoint is: its architecture, how each fact is known, its units, size, cost and error."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from resprobe.cli.opening import Notify, open_checkpoint, open_images
-from resprobe.cli.options import Common
 from resprobe.data import NORMALISATIONS, ImageData, Normalisation
 from resprobe.engine.devices import exact_float32, pick_device
 from resprobe.errors import ResprobeError
@@ -81,25 +79,46 @@ class Inspection:
         return json.dumps(content, allow_nan=False)
 
 
-def inspect(name: str, common: Common, notify: Notify, *, all_baselines: bool = True) -> Inspection:
+class Images(NamedTuple):
+    """How the images that a checkpoint is to see are opened.
+
+    Attributes:
+        open: Opens them, under a normalisation in place of the one that is known, if there is one.
+        are_named: Whether the user named them; else they are what the file says that it was trained on.
+        normalisation_is_known: Whether the user named a normalisation, or the file does.
+    """
+
+    open: Callable[[Normalisation | None], ImageData]
+    are_named: bool
+    normalisation_is_known: bool
+
+
+def inspect(
+    checkpoint: Checkpoint,
+    images: Images | None,
+    notify: Callable[[str], None],
+    *,
+    device: str = "auto",
+    all_baselines: bool = True,
+) -> Inspection:
     """Find out what a checkpoint is.
 
     Args:
-        name: The file, or its name under `checkpoints/`.
-        common: The options of the command line.
+        checkpoint: What the file alone shows.
+        images: Images that it is to see, if any are known.
         notify: Takes lines that the user should read.
+        device: Where its error is measured.
         all_baselines: Measure the error under every usual normalisation, not only under the one that is named.
 
     Returns:
         What is known; facts that nothing settles stay unsettled.
 
     Raises:
-        ResprobeError: If the file is no checkpoint or not recognised, or the data that are named can't be used.
+        ResprobeError: If the data that are named can't be used.
     """
-    checkpoint = open_checkpoint(name, common)
-    data = _images(name, checkpoint, common, notify)
-    if data is not None:
-        checkpoint = _settled(name, checkpoint, data, common)
+    data = None if images is None else _opened(checkpoint, images, notify)
+    if images is not None and data is not None:
+        checkpoint = _settled(checkpoint, data, images)
     for notice in checkpoint.notices:
         notify(notice)
     shape = data.image_shape if data is not None else _assumed_shape(checkpoint, notify)
@@ -107,9 +126,12 @@ def inspect(name: str, common: Common, notify: Notify, *, all_baselines: bool = 
     is_settled = checkpoint.foreign is None or checkpoint.foreign.refusal() is None
     baselines: dict[str, float] = {}
     baseline = None
-    if data is not None and is_settled:
-        network = checkpoint.model.to(pick_device(common.device))
-        baseline, baselines = _errors(name, checkpoint, network, data, common, notify, all_baselines)
+    if images is not None and data is not None and is_settled:
+        network = checkpoint.model.to(pick_device(device))
+        if images.normalisation_is_known:
+            baseline = _error(checkpoint, network, data, notify)
+        if all_baselines and images.are_named:
+            baselines = {n.name: _share_wrong(network, images.open(n)) for n in _usual(checkpoint)}
     return Inspection(
         checkpoint=checkpoint,
         facts=_with_shortcut(checkpoint.facts, units),
@@ -122,29 +144,26 @@ def inspect(name: str, common: Common, notify: Notify, *, all_baselines: bool = 
     )
 
 
-def _images(name: str, checkpoint: Checkpoint, common: Common, notify: Notify) -> ImageData | None:
+def _opened(checkpoint: Checkpoint, images: Images, notify: Callable[[str], None]) -> ImageData | None:
     """Open the images: those that are named, or those that the file was trained on if they are there."""
-    if common.data is None and checkpoint.data is None:
-        return None
-    known = common.normalise is not None or checkpoint.normalisation is not None
     # which one it was is asked later; this one fits any number of channels
-    normalisation = None if known else NORMALISATIONS["none"]
+    normalisation = None if images.normalisation_is_known else NORMALISATIONS["none"]
     try:
-        return open_images(name, checkpoint, common, normalisation=normalisation)
+        return images.open(normalisation)
     except ResprobeError as error:
-        if common.data is not None:
+        if images.are_named:
             raise
         notify(f"{checkpoint.path.name}: its own data are not here ({error})")
         return None
 
 
-def _settled(name: str, checkpoint: Checkpoint, data: ImageData, common: Common) -> Checkpoint:
-    """Settle what images settle; without a named normalisation, with the first usual one under which that works."""
-    if common.normalise is not None or checkpoint.normalisation is not None:
+def _settled(checkpoint: Checkpoint, data: ImageData, images: Images) -> Checkpoint:
+    """Settle what images settle; without a known normalisation, with the first usual one under which that works."""
+    if images.normalisation_is_known:
         return checkpoint.settled_by(data)
     tried = []
     for normalisation in _usual(checkpoint):
-        settled = checkpoint.settled_by(open_images(name, checkpoint, common, normalisation=normalisation))
+        settled = checkpoint.settled_by(images.open(normalisation))
         tried.append((len(settled.foreign.unsettled) if settled.foreign is not None else 0, settled, normalisation))
         if tried[-1][0] == 0:
             break
@@ -160,29 +179,17 @@ def _usual(checkpoint: Checkpoint) -> list[Normalisation]:
     return [n for n in NORMALISATIONS.values() if len(n.mean) == channels or n.name == "none"]
 
 
-def _errors(
-    name: str,
-    checkpoint: Checkpoint,
-    network: nn.Module,
-    data: ImageData,
-    common: Common,
-    notify: Notify,
-    all_baselines: bool,
-) -> tuple[float | None, dict[str, float]]:
-    """Measure the error under the named normalisation, if there is one, and under the usual ones."""
-    baseline = None
-    if common.normalise is not None or checkpoint.normalisation is not None:
-        num_wrong = _num_wrong(network, data)
-        baseline = num_wrong / data.num_images
-        warning = describe_gap(checkpoint.claimed_error, num_wrong, data.num_images)
-        if warning is not None:
-            notify(f"{checkpoint.path.name}: {warning}")
-    baselines: dict[str, float] = {}
-    if all_baselines and common.data is not None:
-        for normalisation in _usual(checkpoint):
-            images = open_images(name, checkpoint, common, normalisation=normalisation)
-            baselines[normalisation.name] = _num_wrong(network, images) / images.num_images
-    return baseline, baselines
+def _error(checkpoint: Checkpoint, network: nn.Module, data: ImageData, notify: Callable[[str], None]) -> float:
+    """Measure the error under the known normalisation, and warn where it is far from the one that the file claims."""
+    num_wrong = _num_wrong(network, data)
+    warning = describe_gap(checkpoint.claimed_error, num_wrong, data.num_images)
+    if warning is not None:
+        notify(f"{checkpoint.path.name}: {warning}")
+    return num_wrong / data.num_images
+
+
+def _share_wrong(network: nn.Module, data: ImageData) -> float:
+    return _num_wrong(network, data) / data.num_images
 
 
 def _num_wrong(network: nn.Module, data: ImageData) -> int:
@@ -191,7 +198,7 @@ def _num_wrong(network: nn.Module, data: ImageData) -> int:
         return sum(int((network(images.to(device)).argmax(1).cpu() != labels).sum()) for images, labels in data)
 
 
-def _assumed_shape(checkpoint: Checkpoint, notify: Notify) -> tuple[int, int, int]:
+def _assumed_shape(checkpoint: Checkpoint, notify: Callable[[str], None]) -> tuple[int, int, int]:
     """Guess the size of the images from the first convolution, and say so."""
     first = next((m for m in checkpoint.network.modules() if isinstance(m, nn.Conv2d)), None)
     kernel = first.kernel_size[0] if first is not None else 0
@@ -201,7 +208,7 @@ def _assumed_shape(checkpoint: Checkpoint, notify: Notify) -> tuple[int, int, in
     return (checkpoint.architecture.in_channels, side, side)
 
 
-def _units(checkpoint: Checkpoint, example: torch.Tensor, notify: Notify) -> tuple[Unit, ...]:
+def _units(checkpoint: Checkpoint, example: torch.Tensor, notify: Callable[[str], None]) -> tuple[Unit, ...]:
     try:
         return find(checkpoint.network, example).units
     except ResprobeError as error:

@@ -1,13 +1,17 @@
 """Opens what the command line names: a checkpoint, and the images that go with it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from resprobe.cli.options import Common
 from resprobe.data import ImageData, Normalisation, open_data
+from resprobe.data.named import NAMES
 from resprobe.errors import ResprobeError
 from resprobe.loading import Checkpoint, load
 
 Notify = Callable[[str], None]
+
+MOST_TO_DEEPEN = 2000  # unless more are asked for: they change neither the statistics nor the comparison
 
 
 def open_checkpoint(name: str, common: Common) -> Checkpoint:
@@ -66,19 +70,33 @@ def open_images(
         raise ResprobeError(
             f"{name}: expected to know the data, got a file that doesn't say; give --data and --normalise"
         )
-    data = open_data(
-        data_name,
+    # the file's own normalisation goes with the network, whatever images it is shown
+    data = open_named_images(data_name, common, normalisation or common.normalise or checkpoint.normalisation)
+    _check_fit(checkpoint, data)
+    return data
+
+
+def open_named_images(name: str, common: Common, normalisation: Normalisation | str | None) -> ImageData:
+    """Open images by name, as the options say.
+
+    Args:
+        name: The dataset, a folder or a file.
+        common: The options.
+        normalisation: Of their pixels; None for the dataset's own.
+
+    Returns:
+        The images.
+    """
+    return open_data(
+        name,
         split=common.split,
         num_images=common.num_images,
-        # the file's own normalisation goes with the network, whatever images it is shown
-        normalisation=normalisation or common.normalise or checkpoint.normalisation,
+        normalisation=normalisation,
         batch_size=common.batch_size,
         data_dir=common.data_dir,
         download=common.download,
         image_size=common.image_size,
     )
-    _check_fit(checkpoint, data)
-    return data
 
 
 def open_settled(name: str, common: Common, notify: Notify) -> tuple[Checkpoint, ImageData]:
@@ -100,6 +118,25 @@ def open_settled(name: str, common: Common, notify: Notify) -> tuple[Checkpoint,
     for notice in checkpoint.notices:
         notify(notice)
     return checkpoint, data
+
+
+def open_training_images(name: str, checkpoint: Checkpoint, common: Common) -> ImageData:
+    """Open the images that a network is deepened with: of a named dataset, by default, those that it was trained on.
+
+    Args:
+        name: The checkpoint, for messages.
+        checkpoint: The checkpoint.
+        common: The options.
+
+    Returns:
+        The images; the first 2,000 of them if the options don't name a number.
+    """
+    if common.split is None and (common.data or checkpoint.data) in NAMES:
+        common = replace(common, split="train")
+    images = open_images(name, checkpoint, common)
+    if common.num_images is None and images.num_images > MOST_TO_DEEPEN:
+        images = open_images(name, checkpoint, replace(common, num_images=MOST_TO_DEEPEN))
+    return images
 
 
 def _check_fit(checkpoint: Checkpoint, data: ImageData) -> None:

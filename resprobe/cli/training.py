@@ -76,42 +76,24 @@ def train(
     train_images = open_split(data, split="train" if test_data is None else None)
     test_images = open_split(test_data or data, split="test" if test_data is None else None)
     num_classes = classes or _known_classes(data, train_images.num_classes)
+    channels = train_images.image_shape[0]
     architecture = parse_architecture(
-        arch,
-        width=width,
-        in_channels=train_images.image_shape[0],
-        num_classes=num_classes,
-        shortcut=shortcut,
-        norm=norm,
+        arch, width=width, in_channels=channels, num_classes=num_classes, shortcut=shortcut, norm=norm
     )
     given = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "momentum": momentum,
-        "weight_decay": weight_decay,
-        "warmup_epochs": warmup_epochs,
-        "schedule": schedule,
-        "clip": clip,
-        "precision": precision,
-        "seed": seed,
+        **{"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "momentum": momentum},
+        **{"weight_decay": weight_decay, "warmup_epochs": warmup_epochs, "schedule": schedule, "clip": clip},
+        **{"precision": precision, "seed": seed},
     }
     overrides = {name: value for name, value in given.items() if value is not None}
     recipe = default_recipe(architecture, data, **overrides)
     start = None if init_from is None else _weights_of(init_from, architecture)
+    run = functools.partial(
+        run_training, architecture, train_images, test_images, recipe=recipe, out=out, start=start, overwrite=overwrite
+    )
     chosen_device = pick_device(device)
     with progress_bar(f"{architecture.name} on {data}", "batches", quiet=quiet) as update:
-        log = run_training(
-            architecture,
-            train_images,
-            test_images,
-            recipe=recipe,
-            out=out,
-            start=start,
-            device=chosen_device,
-            overwrite=overwrite,
-            progress=update,
-        )
+        log = run(device=chosen_device, progress=update)
     show(log)
     notify(f"saved {out} and its log {out.stem}-training.nc", quiet)
     if plot:

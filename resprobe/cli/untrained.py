@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import nn
 
+from resprobe.cli.opening import open_named_images
 from resprobe.cli.options import Common
-from resprobe.data import ImageData, open_data
+from resprobe.data import ImageData
 from resprobe.errors import ResprobeError
 from resprobe.loading.facts import READ, Fact
 from resprobe.networks import build, parse_architecture
@@ -65,16 +66,7 @@ def open_untrained(start: Start, common: Common) -> tuple[Untrained, ImageData]:
     for option in ("fact", "state"):
         if getattr(common, option):
             raise ResprobeError(f"{option}: expected none without --ckpt, got --{option}; leave it out")
-    data = open_data(
-        common.data or DEFAULT_DATA,
-        split=common.split,
-        num_images=common.num_images,
-        normalisation=common.normalise,
-        batch_size=common.batch_size,
-        data_dir=common.data_dir,
-        download=common.download,
-        image_size=common.image_size,
-    )
+    data = open_named_images(common.data or DEFAULT_DATA, common, common.normalise)
     if data.num_classes is None:
         raise ResprobeError(
             f"{data.name}: expected data that say how many classes there are, got none; choose a named dataset or a "

@@ -111,14 +111,18 @@ def train(
         device=device,
         start_sha256=identity.get("start", {}).get("sha256"),
     )
-    content = checkpoint_bytes(identity, network, dataset, train_data)
-    dataset.attrs["checkpoint_sha256"] = hashlib.sha256(content).hexdigest()
+    _write(files, checkpoint_bytes(identity, network, dataset, train_data), dataset)
+    return dataset
+
+
+def _write(files: RunFiles, content: bytes, log: xr.Dataset) -> None:
+    """Write a checkpoint and its log, which gets the checkpoint's hash."""
+    log.attrs["checkpoint_sha256"] = hashlib.sha256(content).hexdigest()
     # In this order a training that is killed in between finds its partial state and writes both again.
-    results.save(dataset, files.log, overwrite=True)
+    results.save(log, files.log, overwrite=True)
     with whole_file(files.checkpoint) as temporary:
         temporary.write_bytes(content)
     files.partial.unlink(missing_ok=True)
-    return dataset
 
 
 def _train_epochs(

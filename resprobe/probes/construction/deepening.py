@@ -1,26 +1,22 @@
 """A checkpoint of a deeper network with the same function, and the proof that it is the same."""
 
 import io
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 import xarray as xr
 
-from resprobe.cli.opening import open_images
-from resprobe.cli.options import Common
 from resprobe.data import ImageData
-from resprobe.data.named import NAMES
 from resprobe.engine.scoring import Progress
 from resprobe.errors import ResprobeError
 from resprobe.loading import Checkpoint
 from resprobe.networks.construction import deepen, deeper_architecture, units_to_reach
 from resprobe.networks.hashing import hash_tensors
-from resprobe.networks.residual import Architecture
+from resprobe.networks.residual import Architecture, ResidualNetwork
 from resprobe.probes.construction.logit_comparison import compare_logits
 from resprobe.training.resuming import CHECKPOINT_FORMAT, FORMAT_VERSION
 
-MOST_IMAGES = 2000  # unless more are asked for: they change neither the statistics nor the comparison
 LARGEST_CHANGE = 1e-5  # of a logit, of the size of the largest one: what rounding explains
 
 
@@ -59,25 +55,6 @@ def count_units(checkpoint: Checkpoint, units: int | None, to: str | None) -> in
         return units
     assert to is not None
     return units_to_reach(checkpoint.architecture, to)
-
-
-def open_training_images(name: str, checkpoint: Checkpoint, common: Common) -> ImageData:
-    """Open the images that a network is deepened with: of a named dataset, by default, those that it was trained on.
-
-    Args:
-        name: The checkpoint, for messages.
-        checkpoint: The checkpoint.
-        common: The options.
-
-    Returns:
-        The images; the first 2,000 of them if the options don't name a number.
-    """
-    if common.split is None and (common.data or checkpoint.data) in NAMES:
-        common = replace(common, split="train")
-    images = open_images(name, checkpoint, common)
-    if common.num_images is None and images.num_images > MOST_IMAGES:
-        images = open_images(name, checkpoint, replace(common, num_images=MOST_IMAGES))
-    return images
 
 
 def deepen_checkpoint(
@@ -128,6 +105,13 @@ def deepen_checkpoint(
         progress=progress,
     )
     _check_same(comparison, checkpoint)
+    return Deepened(deep.architecture, _content(checkpoint, deep, data, made, comparison), comparison)
+
+
+def _content(
+    checkpoint: Checkpoint, deep: ResidualNetwork, data: ImageData, made: Mapping[str, Any], comparison: xr.Dataset
+) -> bytes:
+    """Make the content of the deeper network's checkpoint."""
     content = {
         "format": CHECKPOINT_FORMAT,
         "format_version": FORMAT_VERSION,
@@ -146,7 +130,7 @@ def deepen_checkpoint(
     }
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    return Deepened(deep.architecture, buffer.getvalue(), comparison)
+    return buffer.getvalue()
 
 
 def _check_same(comparison: xr.Dataset, checkpoint: Checkpoint) -> None:

@@ -1,7 +1,7 @@
 """Lesions of batch normalisation: what a network gets right when one layer normalises otherwise."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,9 +100,36 @@ def norm_lesion(
             _affine(layer.norm, like) if replacement == "affine" else _replaced(layer.norm, None, None)
             for layer in layers
         ]
+    needs_batch = replacement == "batch"
+    scores = score_versions(
+        _in_turn(intact, layers, replaced, data if needs_batch else None),
+        len(layers) + 1,
+        data,
+        precision=precision,
+        divisible=not needs_batch and all(norm.running_mean is not None for norm in batch_norms(intact).values()),
+        progress=progress,
+    )
+    dataset = report(
+        "norm-lesion",
+        {**_layer_variables(scores), **baseline_variables(scores)},
+        _coordinates(layers),
+        title=f"Error after batch normalisations were replaced ({replacement})",
+        references=REFERENCES,
+        options={"replacement": replacement, "precision": precision, "batch_size": data.batch_size},
+        provenance=provenance,
+        data=data,
+    )
+    dataset.attrs["replacement"] = replacement
+    return dataset
+
+
+def _in_turn(
+    intact: nn.Module, layers: list[_Layer], replaced: list[_BatchNorm], data: CheckedBatches | None
+) -> Callable[[torch.Tensor], Iterator[tuple[list[int], torch.Tensor]]]:
+    """Give what runs a batch through the network, intact and replaced; with `data` each must have statistics."""
 
     def run(images: torch.Tensor) -> Iterator[tuple[list[int], torch.Tensor]]:
-        if replacement == "batch":
+        if data is not None:
             check_batch(len(images), data.num_seen - len(images))
         yield [0], intact(images.clone())
         for version, (layer, norm) in enumerate(zip(layers, replaced, strict=True), start=1):
@@ -114,31 +141,7 @@ def norm_lesion(
                 replace_module(intact, norm, layer.norm)
             yield [version], logits
 
-    scores = score_versions(
-        run,
-        len(layers) + 1,
-        data,
-        precision=precision,
-        divisible=replacement != "batch"
-        and all(norm.running_mean is not None for norm in batch_norms(intact).values()),
-        progress=progress,
-    )
-    dataset = report(
-        "norm-lesion",
-        {**_layer_variables(scores), **baseline_variables(scores)},
-        _coordinates(layers),
-        title=f"Error after batch normalisations were replaced ({replacement})",
-        references=REFERENCES,
-        options={
-            "replacement": replacement,
-            "precision": precision,
-            "batch_size": data.batch_size,
-        },
-        provenance=provenance,
-        data=data,
-    )
-    dataset.attrs["replacement"] = replacement
-    return dataset
+    return run
 
 
 def _called_layers(model: nn.Module, example: torch.Tensor, model_name: str) -> list[_Layer]:

@@ -112,49 +112,44 @@ def paths(
         num_paths = count_paths(unravelled)
         stages = sorted({unit.stage for unit in found.units}) if by_stage else []
         optional = [index for index, unit in enumerate(found.units) if unit.kind == "residual"]
-        with_signs, with_samples = (estimator in (name, "all") for name in ("signs", "sampled"))
-        lengths = list(num_paths)
+        drawn = samples if estimator in ("sampled", "all") else 0
         measurement = Measurement(
             at=at,
-            lengths=lengths,
+            lengths=list(num_paths),
             precision=precision,
             stages=[[i for i, unit in enumerate(found.units) if unit.stage == stage] for stage in stages],
-            signs=(seed, repeats if with_signs else 0),
-            sampled=draw_paths(lengths, optional, len(found.units), samples, seed) if with_samples else (),
+            signs=(seed, repeats if estimator in ("signs", "all") else 0),
+            sampled=draw_paths(list(num_paths), optional, len(found.units), drawn, seed) if drawn else (),
         )
         totals = Totals(measurement, len(found.units))
         for norms in measured(segments, data, measurement, progress):
             totals.add(norms)
-    coords: dict[str, Any] = {
-        "path_length": np.array(lengths, np.int64),
-        "num_paths": ("path_length", exact_counts(list(num_paths.values()))),
-        "length_in_layers": ("path_length", _layers(found.units)),
-    }
-    variables = path_variables(totals, num_paths, measurement, samples if with_samples else 0)
+    coords = _coordinates(num_paths, found.units)
+    variables = path_variables(totals, num_paths, measurement, drawn)
     if by_stage:
         coords |= {"stage": stages, "stage_length": np.arange(max(map(len, measurement.stages)) + 1)}
         variables |= stage_variables(totals, [count_paths(unravelled, stage=stage) for stage in stages])
+    options = {"estimator": estimator, "at": at, "by_stage": by_stage, "repeats": repeats, "samples": samples}
     dataset = report(
         "paths",
         variables,
         coords,
         title="Gradient by path length",
         references=REFERENCES,
-        options={
-            "estimator": estimator,
-            "at": at,
-            "by_stage": by_stage,
-            "repeats": repeats,
-            "samples": samples,
-            "seed": seed,
-            "by": by,
-            "precision": precision,
-        },
+        options={**options, "seed": seed, "by": by, "precision": precision},
         provenance=provenance,
         data=data,
     )
     dataset.attrs["note"] = "" if optional else PLAIN_NOTE
     return dataset
+
+
+def _coordinates(num_paths: Mapping[int, int], units: Sequence[Unit]) -> dict[str, Any]:
+    return {
+        "path_length": np.array(list(num_paths), np.int64),
+        "num_paths": ("path_length", exact_counts(list(num_paths.values()))),
+        "length_in_layers": ("path_length", _layers(units)),
+    }
 
 
 def _layers(units: Sequence[Unit]) -> npt.NDArray[np.float64]:

@@ -79,21 +79,31 @@ def path_variables(
         "baseline_error": 1 - totals.num_correct / num_images,
     }
     if measurement.signs[1]:
-        squares = totals.signs / num_images / np.array([float(count) for count in counts])
-        rms = np.sqrt(squares.mean(0))
-        variables |= {
-            "path_grad_rms": ("path_length", rms),
-            # of the root, from that of the mean square
-            "path_grad_rms_sem": ("path_length", _sem(squares) / np.where(rms > 0, 2 * rms, np.nan)),
-        }
+        variables |= _power_variables(totals, counts)
     if samples:
-        norms = (totals.sampled / num_images).reshape(len(lengths), samples).T
-        variables |= {
-            "path_grad_mean": ("path_length", norms.mean(0)),
-            "path_grad_mean_sem": ("path_length", _sem(norms)),
-            "num_samples": np.int64(samples),
-        }
+        variables |= _sample_variables(totals, len(lengths), samples)
     return variables
+
+
+def _power_variables(totals: Totals, counts: Sequence[int]) -> dict[str, Any]:
+    """Give the root-mean-square norm of a single path of each length, by random signs."""
+    squares = totals.signs / totals.coherent.count / np.array([float(count) for count in counts])
+    rms = np.sqrt(squares.mean(0))
+    return {
+        "path_grad_rms": ("path_length", rms),
+        # of the root, from that of the mean square
+        "path_grad_rms_sem": ("path_length", _sem(squares) / np.where(rms > 0, 2 * rms, np.nan)),
+    }
+
+
+def _sample_variables(totals: Totals, num_lengths: int, samples: int) -> dict[str, Any]:
+    """Give the mean norm of the sampled paths of each length."""
+    norms = (totals.sampled / totals.coherent.count).reshape(num_lengths, samples).T
+    return {
+        "path_grad_mean": ("path_length", norms.mean(0)),
+        "path_grad_mean_sem": ("path_length", _sem(norms)),
+        "num_samples": np.int64(samples),
+    }
 
 
 def stage_variables(totals: Totals, counts: Sequence[Mapping[int, int]]) -> dict[str, Any]:

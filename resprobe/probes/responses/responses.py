@@ -74,21 +74,7 @@ def responses(
             f"model {type(model).__name__}: expected convolutions, got none; responses are those of convolutions"
         )
     measured_at = _measured_at(duplicate, data.example.to(dtype), [layer.name for layer in layers])
-    moments = {name: Moments() for name in measured_at.values()}
-
-    def note(name: str, output: Any) -> None:
-        tensor = first_tensor(output)
-        assert tensor is not None
-        moments[name].add_tensor(tensor)
-
-    done = 0
-    with torch.inference_mode(), exact_float32(), tapped(duplicate, list(moments), after=note):
-        for images, labels in data:
-            logits = duplicate(images.to(dtype))
-            check_labels(labels, logits.shape[1], done)
-            done += len(labels)
-            if progress is not None:
-                progress(done, data.num_images)
+    moments, num_images = _moments(duplicate, data, dtype, list(measured_at.values()), progress)
     by_layer = [moments[measured_at[layer.name]] for layer in layers]
     return report(
         "responses",
@@ -96,7 +82,7 @@ def responses(
             "response_mean": ("layer", np.array([one.mean for one in by_layer])),
             "response_std": ("layer", np.array([one.std for one in by_layer])),
             "num_responses": ("layer", np.array([one.count for one in by_layer], np.int64)),
-            "num_images": np.int64(done),
+            "num_images": np.int64(num_images),
         },
         {
             **layer_coordinates(layers),
@@ -108,6 +94,28 @@ def responses(
         provenance=provenance,
         data=data,
     )
+
+
+def _moments(
+    model: nn.Module, data: CheckedBatches, dtype: torch.dtype, places: list[str], progress: Progress | None
+) -> tuple[dict[str, Moments], int]:
+    """Add up what comes out of each place over all images; give also their number."""
+    moments = {name: Moments() for name in places}
+
+    def note(name: str, output: Any) -> None:
+        tensor = first_tensor(output)
+        assert tensor is not None
+        moments[name].add_tensor(tensor)
+
+    done = 0
+    with torch.inference_mode(), exact_float32(), tapped(model, list(moments), after=note):
+        for images, labels in data:
+            logits = model(images.to(dtype))
+            check_labels(labels, logits.shape[1], done)
+            done += len(labels)
+            if progress is not None:
+                progress(done, data.num_images)
+    return moments, done
 
 
 def _measured_at(model: nn.Module, example: torch.Tensor, convolutions: list[str]) -> dict[str, str]:

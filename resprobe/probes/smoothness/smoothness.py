@@ -1,6 +1,7 @@
 """Smoothness of the loss along the gradient: how far can one step be trusted?"""
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -110,31 +111,8 @@ def smoothness(
     with torch.inference_mode(False), torch.enable_grad(), exact_float32():
         data = CheckedBatches(batches, device_of(next(iter(models.values()))))
         versions = {(name, mode): _version(models[name], mode, dtype, data.example.clone()) for name, mode in modes}
-        lines: list[dict[tuple[str, str], Line]] = []
-        sizes: list[int] = []
-        total = _total(data, num_batches)
-        count = len(versions) * len(lengths)
-        for images, labels in islice(data, num_batches):
-            row = sum(sizes)
-            if any(mode == "batch" for _, mode in versions):
-                check_batch(len(labels), row)
-            done = 0
-
-            def advance(row: int = row, num_images: int = len(labels)) -> None:
-                nonlocal done
-                done += 1
-                if progress is not None:
-                    progress(row * count + done * num_images, None if total is None else total * count)
-
-            found = {}
-            for version, network in versions.items():
-                # copies, since a model may work in place on its input, and autograd takes no inference tensors
-                given = images.to(dtype, copy=True), labels.clone()
-                found[version] = measure_line(
-                    network, *given, steps=lengths, rule=step_rule, loss=loss, row=row, advance=advance
-                )
-            lines.append(found)
-            sizes.append(len(labels))
+        measure = functools.partial(measure_line, steps=lengths, rule=step_rule, loss=loss)
+        lines, sizes = _lines(versions, data, num_batches, dtype, measure, len(lengths), progress)
     chosen_modes = [mode for mode in BN_MODES if any(mode == used for _, used in versions)]
     dataset = report(
         "smoothness",
@@ -161,12 +139,44 @@ def smoothness(
         data=data,
         bn_mode=", ".join(chosen_modes),
     )
-    dataset.attrs |= {
-        "num_images": sum(sizes),
-        "step_rule": step_rule,
-        "definitions": DEFINITIONS,
-    }
+    dataset.attrs |= {"num_images": sum(sizes), "step_rule": step_rule, "definitions": DEFINITIONS}
     return dataset
+
+
+def _lines(
+    versions: Mapping[tuple[str, str], nn.Module],
+    data: CheckedBatches,
+    num_batches: int | None,
+    dtype: torch.dtype,
+    measure: Callable[..., Line],
+    num_steps: int,
+    progress: Progress | None,
+) -> tuple[list[dict[tuple[str, str], Line]], list[int]]:
+    """Measure the line of each network in each mode for each batch; give also the sizes of the batches."""
+    lines: list[dict[tuple[str, str], Line]] = []
+    sizes: list[int] = []
+    total = _total(data, num_batches)
+    count = len(versions) * num_steps
+    for images, labels in islice(data, num_batches):
+        row = sum(sizes)
+        if any(mode == "batch" for _, mode in versions):
+            check_batch(len(labels), row)
+        done = 0
+
+        def advance(row: int = row, num_images: int = len(labels)) -> None:
+            nonlocal done
+            done += 1
+            if progress is not None:
+                progress(row * count + done * num_images, None if total is None else total * count)
+
+        found = {}
+        for version, network in versions.items():
+            # copies, since a model may work in place on its input, and autograd takes no inference tensors
+            given = images.to(dtype, copy=True), labels.clone()
+            found[version] = measure(network, *given, row=row, advance=advance)
+        lines.append(found)
+        sizes.append(len(labels))
+    return lines, sizes
 
 
 def _version(model: nn.Module, mode: str, dtype: torch.dtype, example: torch.Tensor) -> nn.Module:

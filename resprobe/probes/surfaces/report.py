@@ -103,6 +103,29 @@ def make_result(
     Returns:
         The result, in which `done` is false at the points that are missing.
     """
+    variables, coords = _arranged(finished, grid, sides)
+    dataset = report(
+        "surface",
+        variables,
+        coords,
+        title="Loss surface",
+        references=REFERENCES,
+        options=options,
+        provenance=provenance,
+        data=data,
+        bn_mode=bn_mode,
+    )
+    dataset.attrs |= {
+        "num_images": finished.num_images,
+        "directions": grid.directions,
+        "direction_unit": UNITS[grid.directions],
+        "weights_sha256": sides.sha256,
+    }
+    return dataset
+
+
+def _arranged(finished: Finished, grid: Grid, sides: Sides) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give variables and coordinates; what is missing is NaN, or counts as not counted."""
     along = ("direction_x", "direction_y")[: grid.dims]
     first = "rank" if grid.directions == "hessian" else "draw"
     several = grid.num_lines > 1
@@ -129,24 +152,7 @@ def make_result(
         coords["rank"] = np.arange(1, NUM_EIGENVECTORS + 1)
     elif several:
         coords["draw"] = np.arange(grid.num_lines)
-    dataset = report(
-        "surface",
-        variables,
-        coords,
-        title="Loss surface",
-        references=REFERENCES,
-        options=options,
-        provenance=provenance,
-        data=data,
-        bn_mode=bn_mode,
-    )
-    dataset.attrs |= {
-        "num_images": finished.num_images,
-        "directions": grid.directions,
-        "direction_unit": UNITS[grid.directions],
-        "weights_sha256": sides.sha256,
-    }
-    return dataset
+    return variables, coords
 
 
 def _error(num_correct: npt.NDArray[np.int64], num_images: int) -> npt.NDArray[np.float64]:

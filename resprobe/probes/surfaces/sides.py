@@ -74,7 +74,7 @@ def _eigenvectors(
             f"eigenvectors, got {num_trainable}; call requires_grad_() on it"
         )
     # curvlinops is imported where it is needed alone: it takes seconds
-    from resprobe.probes.landscape.hessians import top_eigenvectors
+    from resprobe.probes.landscape.eigenpairs import top_eigenvectors
 
     values, vectors = top_eigenvectors(network, data, NUM_EIGENVECTORS, seed=grid.seed, loss=loss, advance=advance)
     return [float(value) for value in values], vectors

@@ -144,11 +144,11 @@ class TestCommand:
 
 
 def test_default_images_are_those_of_the_training(folder, make_net):
+    from resprobe.cli.opening import MOST_TO_DEEPEN, open_training_images
     from resprobe.cli.options import Common
-    from resprobe.probes.construction.deepening import MOST_IMAGES, open_training_images
 
     images = open_training_images("plain8.pt", resprobe.load("plain8.pt"), Common(ckpt=["plain8.pt"]))
     assert (images.split, images.num_images) == ("train", 1297)
-    np.savez(folder / "many.npz", x=np.zeros((MOST_IMAGES + 5, 8, 8), np.uint8), y=np.zeros(MOST_IMAGES + 5, int))
+    np.savez(folder / "many.npz", x=np.zeros((MOST_TO_DEEPEN + 5, 8, 8), np.uint8), y=np.zeros(MOST_TO_DEEPEN + 5, int))
     many = Common(ckpt=["plain8.pt"], data="npz:many.npz")
-    assert open_training_images("plain8.pt", resprobe.load("plain8.pt"), many).num_images == MOST_IMAGES
+    assert open_training_images("plain8.pt", resprobe.load("plain8.pt"), many).num_images == MOST_TO_DEEPEN

@@ -14,9 +14,9 @@ from resprobe import results
 from resprobe.engine.repeated_batches import RepeatedBatches
 from resprobe.errors import ResprobeError
 from resprobe.normalisation.bn_modes import in_mode
-from resprobe.probes.curvature import curvature as loss_curvature
+from resprobe.probes.curvature import spectra
 from resprobe.probes.curvature.parameter_blocks import parameter_blocks
-from resprobe.probes.landscape import hessians
+from resprobe.probes.landscape import eigenpairs, hessians
 
 CPU = torch.device("cpu")
 DOUBLE = {"precision": "float64"}
@@ -284,7 +284,7 @@ class TestNetworks:
     def test_top_eigenvectors(self, net):
         data = RepeatedBatches(UNEQUAL, CPU, torch.float64)
         subject = in_mode(net, "running", torch.float64, data.example)
-        values, vectors = hessians.top_eigenvectors(subject, data, 2, seed=0, tol=1e-6)
+        values, vectors = eigenpairs.top_eigenvectors(subject, data, 2, seed=0, tol=1e-6)
         own = dict(subject.named_parameters())
         assert [{name: one.shape for name, one in vector.items()} for vector in vectors] == [
             {name: parameter.shape for name, parameter in own.items()}
@@ -307,12 +307,12 @@ class TestNetworks:
 
         data = RepeatedBatches(UNEQUAL, CPU, torch.float64)
         operator = hessians.Hessian(in_mode(small, "running", torch.float64, data.example), data)
-        trace, _ = loss_curvature.estimate_trace(operator, 3, seed=4)
+        trace, _ = spectra.estimate_trace(operator, 3, seed=4)
         with torch.random.fork_rng([]):
             torch.manual_seed(4)
             assert trace == pytest.approx(float(hutchinson_trace(operator, 3)), rel=1e-10)
         # two samples a and b: their mean is off from a by |a - b| / 2, which is the standard error
-        (first, alone), (both, sem) = (loss_curvature.estimate_trace(operator, number, seed=4) for number in (1, 2))
+        (first, alone), (both, sem) = (spectra.estimate_trace(operator, number, seed=4) for number in (1, 2))
         assert math.isnan(alone)
         assert sem == pytest.approx(abs(both - first), rel=1e-9)
 
@@ -335,7 +335,7 @@ class TestNetworks:
 
     def test_unconverged_says_so(self, monkeypatch):
         matrix, values = spread_matrix(150)
-        monkeypatch.setattr(hessians, "_MAX_RESTARTS", 1)
+        monkeypatch.setattr(eigenpairs, "_MAX_RESTARTS", 1)
         options = {"num_probes": 2, "num_lanczos": 2, "num_eigenvalues": 12, "tol": 1e-12}
         result = resprobe.curvature(Weights(150), UNEQUAL, loss=quadratic(matrix), **options, **DOUBLE)
         assert not bool(result.converged.all())
