@@ -110,30 +110,28 @@ def paths(
         assert isinstance(found, Segments)
         segments = prepare(found, precision)
         num_paths = count_paths(unravelled)
-        stages = sorted({unit.stage for unit in found.units}) if by_stage else []
+        stages = _units_of_stages(found.units) if by_stage else {}
         optional = [index for index, unit in enumerate(found.units) if unit.kind == "residual"]
         drawn = samples if estimator in ("sampled", "all") else 0
         measurement = Measurement(
             at=at,
             lengths=list(num_paths),
             precision=precision,
-            stages=[[i for i, unit in enumerate(found.units) if unit.stage == stage] for stage in stages],
+            stages=list(stages.values()),
             signs=(seed, repeats if estimator in ("signs", "all") else 0),
             sampled=draw_paths(list(num_paths), optional, len(found.units), drawn, seed) if drawn else (),
         )
         totals = Totals(measurement, len(found.units))
         for norms in measured(segments, data, measurement, progress):
             totals.add(norms)
-    coords = _coordinates(num_paths, found.units)
     variables = path_variables(totals, num_paths, measurement, drawn)
     if by_stage:
-        coords |= {"stage": stages, "stage_length": np.arange(max(map(len, measurement.stages)) + 1)}
         variables |= stage_variables(totals, [count_paths(unravelled, stage=stage) for stage in stages])
     options = {"estimator": estimator, "at": at, "by_stage": by_stage, "repeats": repeats, "samples": samples}
     dataset = report(
         "paths",
         variables,
-        coords,
+        _coordinates(num_paths, found.units, stages),
         title="Gradient by path length",
         references=REFERENCES,
         options={**options, "seed": seed, "by": by, "precision": precision},
@@ -144,12 +142,23 @@ def paths(
     return dataset
 
 
-def _coordinates(num_paths: Mapping[int, int], units: Sequence[Unit]) -> dict[str, Any]:
-    return {
+def _units_of_stages(units: Sequence[Unit]) -> dict[int, list[int]]:
+    """Give each stage's units by their position, in the order of the stages."""
+    stages = sorted({unit.stage for unit in units})
+    return {stage: [index for index, unit in enumerate(units) if unit.stage == stage] for stage in stages}
+
+
+def _coordinates(
+    num_paths: Mapping[int, int], units: Sequence[Unit], stages: Mapping[int, list[int]]
+) -> dict[str, Any]:
+    coords: dict[str, Any] = {
         "path_length": np.array(list(num_paths), np.int64),
         "num_paths": ("path_length", exact_counts(list(num_paths.values()))),
         "length_in_layers": ("path_length", _layers(units)),
     }
+    if stages:
+        coords |= {"stage": list(stages), "stage_length": np.arange(max(map(len, stages.values())) + 1)}
+    return coords
 
 
 def _layers(units: Sequence[Unit]) -> npt.NDArray[np.float64]:
