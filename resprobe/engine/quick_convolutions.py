@@ -5,63 +5,24 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
 from resprobe.engine.in_place import FusedSegment, add_into
-from resprobe.engine.kernels.compiling import can_compile
+from resprobe.engine.kernels.availability import (
+    CompilationError,
+    notify_of_obstacle,
+    obstacle,
+    remember_failure,
+    switched_on,
+)
 from resprobe.engine.kernels.tiling import Shape
-from resprobe.engine.kernels.winograd import kernel, transformed
 from resprobe.units import Segment, Segments
 from resprobe.units.random_state import kept_random_state
 from resprobe.units.structure.operations import called_module, computes_as, is_known_kind, overwritten
 
 # Products of direct convolutions from which on the time gained exceeds the second that the kernels take to compile.
 WORTHWHILE = 100e9
-
-
-class WinogradConvolution(nn.Module):
-    """A convolution of 3 x 3 by Winograd's method, in one thread, for inference.
-
-    Args:
-        convolution: What it computes; images of another shape or type are left to it.
-        shape: What images the method is for.
-        adds: Whether a second input is added to the result.
-        relu: Whether a ReLU comes last.
-    """
-
-    def __init__(self, convolution: nn.Conv2d, shape: Shape, *, adds: bool, relu: bool) -> None:
-        super().__init__()
-        self.convolution = convolution
-        self.shape = shape
-        self.adds = adds
-        self.relu = relu
-        self._kernel = kernel(shape, adds=adds, relu=relu)
-        weight, bias = convolution.weight.detach(), convolution.bias
-        assert weight.shape == (shape.out_channels, shape.in_channels, 3, 3)
-        self._weight = transformed(weight)
-        self._bias = weight.new_zeros(shape.out_channels) if bias is None else bias.detach().contiguous()
-
-    def forward(self, images: torch.Tensor, summand: torch.Tensor | None = None) -> torch.Tensor:
-        """Map `(N, C, H, W)` to `(N, out_channels, H, W)`, plus a summand that is broadcast to it."""
-        assert self.adds is (summand is not None)
-        shape = self.shape
-        output_shape = (len(images), shape.out_channels, shape.height, shape.width)
-        fits = images.shape[1:] == (shape.in_channels, shape.height, shape.width) and len(images) > 0
-        is_float = images.dtype is torch.float32 and (summand is None or summand.dtype is torch.float32)
-        if not (fits and is_float and (summand is None or summand.shape == output_shape)):
-            output = self.convolution(images)
-            output = output if summand is None else add_into(output, summand)
-            return F.relu(output) if self.relu else output
-        images = images.contiguous(memory_format=torch.channels_last)
-        summand = images if summand is None else summand.contiguous(memory_format=torch.channels_last)
-        # of the images' type, whatever the default type is: the kernel writes no other
-        output = torch.empty_permuted(output_shape, (0, 2, 3, 1), dtype=images.dtype, device=images.device)
-        workspace = images.new_empty(shape.workspace)
-        tensors = (images, output, summand, self._weight, self._bias, workspace)
-        self._kernel.call(*(tensor.data_ptr() for tensor in tensors), len(images))
-        return output
 
 
 def quicken(segments: Segments, example: torch.Tensor, runs: int) -> Segments:
@@ -75,10 +36,27 @@ def quicken(segments: Segments, example: torch.Tensor, runs: int) -> Segments:
     Returns:
         Segments of the same function up to rounding, about as large as that of direct convolutions, in which
         numbers overflow from a quarter of float32's range on. The same segments where compiling costs more than it
-        would gain, or this processor is none for it.
+        would gain, where `RESPROBE_KERNELS=0` asks for it, or, with a warning, where kernels can't be had.
+
+    Raises:
+        ResprobeError: If the environment variable `RESPROBE_KERNELS` is neither 0 nor 1.
     """
-    if not can_compile() or torch.is_autocast_enabled(example.device.type):
+    if not switched_on() or torch.is_autocast_enabled(example.device.type):
         return segments
+    shapes, sizes = _observed(segments, example)
+    if runs * sum(shape.num_products for shape in shapes.values()) < WORTHWHILE:
+        return segments
+    if obstacle() is None:
+        try:
+            return replace(segments, units=tuple(_quickened(unit, shapes, sizes) for unit in segments.units))
+        except CompilationError as error:
+            remember_failure(error)
+    notify_of_obstacle()
+    return segments
+
+
+def _observed(segments: Segments, example: torch.Tensor) -> tuple[dict[fx.Node, Shape], dict[fx.Node, torch.Size]]:
+    """Give the shapes that Winograd's method is for, and the sizes of all tensors, in units that work in place."""
     shapes: dict[fx.Node, Shape] = {}
     sizes: dict[fx.Node, torch.Size] = {}
     with torch.inference_mode(), kept_random_state(example.device):
@@ -91,9 +69,7 @@ def quicken(segments: Segments, example: torch.Tensor, runs: int) -> Segments:
                 sizes |= observer.sizes
             else:
                 x = unit.forward(x)
-    if runs * sum(shape.num_products for shape in shapes.values()) < WORTHWHILE:
-        return segments
-    return replace(segments, units=tuple(_quickened(unit, shapes, sizes) for unit in segments.units))
+    return shapes, sizes
 
 
 class _Observer(fx.Interpreter):
@@ -147,6 +123,9 @@ def _quickened(unit: Segment, shapes: dict[fx.Node, Shape], sizes: dict[fx.Node,
 
 def _replace(whole: fx.GraphModule, node: fx.Node, shape: Shape, summands: Collection[fx.Node]) -> None:
     """Put the quick convolution in the place of a convolution, and of an addition and a ReLU behind it."""
+    # imported only here, since it needs llvmlite, which may be missing
+    from resprobe.engine.kernels.convolution import WinogradConvolution
+
     convolution = whole.get_submodule(str(node.target))
     assert isinstance(convolution, nn.Conv2d)
     *_, last = replaced = [node, *_followers(whole, node, summands)]

@@ -9,16 +9,25 @@ from torch.nn.utils import parametrizations
 import resprobe
 from resprobe.engine import quick_convolutions, scoring
 from resprobe.engine.batches import CheckedBatches
-from resprobe.engine.kernels.compiling import can_compile
-from resprobe.engine.quick_convolutions import WinogradConvolution, quicken
+from resprobe.engine.kernels.availability import obstacle
+from resprobe.engine.quick_convolutions import quicken
 from resprobe.engine.scoring import fast_segments
 from resprobe.engine.side_by_side import Crew
 from resprobe.units import find
 from tests.conftest import randomised
 
-pytestmark = pytest.mark.skipif(not can_compile(), reason="no processor for the kernels")
+if obstacle() is not None:
+    pytest.skip(f"no kernels: {obstacle()}", allow_module_level=True)
+
+from resprobe.engine.kernels.convolution import WinogradConvolution
 
 MANY = 10**9
+
+
+@pytest.fixture(autouse=True)
+def switch_on(monkeypatch):
+    monkeypatch.setenv("RESPROBE_KERNELS", "1")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
 
 
 def images(number=4, channels=16, size=8):
@@ -445,11 +454,6 @@ class TestWhen:
         runs = int(quick_convolutions.WORTHWHILE / products)
         assert quicken(segments, x, runs) is segments
         assert quicken(segments, x, runs + 1) is not segments
-
-    def test_other_processors(self, monkeypatch):
-        monkeypatch.setattr(quick_convolutions, "can_compile", lambda: False)
-        segments = segments_of(resprobe.build(resprobe.parse_architecture("resnet8")), images(2, 3, 16))
-        assert quicken(segments, images(2, 3, 16), MANY) is segments
 
     @pytest.mark.parametrize(
         ("threads", "crew", "precision", "is_asked"),

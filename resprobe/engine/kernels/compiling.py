@@ -1,7 +1,6 @@
 """Compiles instructions for LLVM to machine code of this processor."""
 
 import ctypes
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -9,8 +8,8 @@ from typing import Any
 
 from llvmlite import binding, ir
 
-LANES = 8
-_NEEDED_FEATURES = ("avx2", "fma")
+from resprobe.engine.kernels.availability import CompilationError
+from resprobe.errors import first_line
 
 
 @dataclass(frozen=True)
@@ -26,15 +25,6 @@ class Compiled:
     engine: Any
 
 
-@cache
-def can_compile() -> bool:
-    """Tell whether this is a processor for which vectors of eight float32 are right: x86-64 with AVX2 and FMA."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return False
-    features = binding.get_host_cpu_features()
-    return all(features.get(name, False) for name in _NEEDED_FEATURES)
-
-
 def compiled(module: ir.Module, name: str, num_pointers: int) -> Compiled:
     """Compile a function.
 
@@ -45,17 +35,29 @@ def compiled(module: ir.Module, name: str, num_pointers: int) -> Compiled:
 
     Returns:
         The function, for as long as this is kept.
+
+    Raises:
+        CompilationError: If LLVM refuses, or the system allows no new machine code.
     """
+    try:
+        engine = _engine(str(module))
+        address = engine.get_function_address(name)
+    except (RuntimeError, OSError, MemoryError, ValueError) as error:
+        raise CompilationError(f"{type(error).__name__}: {first_line(error)}") from error
+    signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * num_pointers, ctypes.c_int64)
+    return Compiled(signature(address), engine)
+
+
+def _engine(assembly: str) -> Any:
     _prepare()
-    parsed = binding.parse_assembly(str(module))
+    parsed = binding.parse_assembly(assembly)
     machine = binding.Target.from_default_triple().create_target_machine(
         cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3
     )
     # without LLVM's passes over the instructions, which gain nothing here and take two thirds of the time
     engine = binding.create_mcjit_compiler(parsed, machine)
     engine.finalize_object()
-    signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * num_pointers, ctypes.c_int64)
-    return Compiled(signature(engine.get_function_address(name)), engine)
+    return engine
 
 
 @cache

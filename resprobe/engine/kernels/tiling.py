@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from resprobe.engine.kernels.compiling import LANES
-
+LANES = 8
 PLACES = 16
 # The outputs of two vectors of channels and six tiles stay in 12 of 16 registers.
 CHANNELS = 2 * LANES

@@ -14,9 +14,9 @@ from functools import cache
 import torch
 from llvmlite import ir
 
-from resprobe.engine.kernels.compiling import LANES, Compiled, compiled
+from resprobe.engine.kernels.compiling import Compiled, compiled
 from resprobe.engine.kernels.emitting import Emitter, Number
-from resprobe.engine.kernels.tiling import CHANNELS, PLACES, Shape, blocks
+from resprobe.engine.kernels.tiling import CHANNELS, LANES, PLACES, Shape, blocks
 
 INPUT_CHANNELS_PER_TURN = 2
 _NUM_POINTERS = 6

@@ -6,11 +6,14 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resprobe.engine.kernels import compiling, tiling
+from resprobe.engine.kernels import tiling
+from resprobe.engine.kernels.availability import obstacle
 from resprobe.engine.kernels.tiling import Shape, blocks
-from resprobe.engine.kernels.winograd import kernel, transformed
 
-pytestmark = pytest.mark.skipif(not compiling.can_compile(), reason="no processor for the kernels")
+if obstacle() is not None:
+    pytest.skip(f"no kernels: {obstacle()}", allow_module_level=True)
+
+from resprobe.engine.kernels.winograd import kernel, transformed
 
 GUARD = 1000
 SHAPES = [Shape(16, 16, 8, 8), Shape(8, 32, 2, 4), Shape(32, 16, 14, 14), Shape(16, 16, 32, 32), Shape(24, 48, 6, 20)]
@@ -146,21 +149,3 @@ def test_blocks_are_all_tiles_once(tiles):
     ]
     assert covered == list(range(tiles))
     assert max(size for size, _, _ in runs) <= tiling.MOST_TILES_IN_REGISTERS
-
-
-class TestProcessors:
-    @pytest.fixture(autouse=True)
-    def forget(self):
-        compiling.can_compile.cache_clear()
-        yield
-        compiling.can_compile.cache_clear()
-
-    @pytest.mark.parametrize("missing", ["avx2", "fma"])
-    def test_without_the_instructions(self, monkeypatch, missing):
-        features = {"avx2": True, "fma": True, missing: False}
-        monkeypatch.setattr(compiling.binding, "get_host_cpu_features", lambda: features)
-        assert not compiling.can_compile()
-
-    def test_another_kind(self, monkeypatch):
-        monkeypatch.setattr(compiling.platform, "machine", lambda: "aarch64")
-        assert not compiling.can_compile()

@@ -13,6 +13,7 @@ import resprobe
 from resprobe import results
 from resprobe.data import open_data
 from resprobe.engine import quick_convolutions, scoring
+from resprobe.engine.kernels.availability import obstacle
 from resprobe.errors import ResprobeError, ResprobeWarning
 
 
@@ -20,6 +21,9 @@ from resprobe.errors import ResprobeError, ResprobeWarning
 def wide_net(request, make_net, monkeypatch):
     """Build nets that are wide enough for quick convolutions, which are asked for or not."""
     is_quick = request.param == "winograd"
+    if is_quick and obstacle() is not None:
+        pytest.skip(f"no kernels: {obstacle()}")
+    monkeypatch.setenv("RESPROBE_KERNELS", str(int(is_quick)))
     monkeypatch.setattr(quick_convolutions, "WORTHWHILE", 0 if is_quick else math.inf)
     return functools.partial(make_net, width=16)
 
