@@ -1,6 +1,7 @@
-"""What the studies have in common: the options of their command lines, errors of one line, the time that is left."""
+"""What the studies have in common: options of their command lines, errors of a line, tables, the time left."""
 
 import argparse
+import io
 import re
 import sys
 import textwrap
@@ -9,8 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import xarray as xr
+from rich.console import Console
+
 from resprobe.engine.devices import pick_device
 from resprobe.errors import ResprobeError
+from resprobe.showing.tables import show
 
 ROOT = Path(__file__).parents[1]
 DATA, FIGURES, QUICK = ROOT / "notebooks" / "data", ROOT / "notebooks" / "figures", ROOT / "results" / "quick"
@@ -99,6 +104,18 @@ def run_study(main: Callable[[], None]) -> None:
 def wrapped(lines: Sequence[str]) -> str:
     """Put lines under each other; one of more than 80 letters goes on in the next, indented."""
     return "\n".join(textwrap.fill(line, 80, subsequent_indent="  ") if len(line) > 80 else line for line in lines)
+
+
+def print_tables(*datasets: xr.Dataset) -> None:
+    """Print the tables of results for a reader of 80 columns.
+
+    Args:
+        datasets: Results of any analyses, as `resprobe.results.open` gives them.
+    """
+    for dataset in datasets:
+        text = io.StringIO()
+        show(dataset, Console(file=text, width=80, force_jupyter=False, force_terminal=False))
+        print(wrapped([line.rstrip() for line in text.getvalue().strip().splitlines()]), end="\n\n")
 
 
 def with_time_left(

@@ -8,11 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 import torch
-from jupyter_client import KernelManager
-from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS, NOTEBOOKS = ROOT / "analyses", ROOT / "notebooks"
@@ -96,29 +93,27 @@ def quick_study(run_script, tmp_path_factory):
 @pytest.fixture(scope="session")
 def kernel():
     """One kernel for all notebooks of a process: starting it and importing what they use takes most of their time."""
-    manager = KernelManager()
+    with as_for_a_script():
+        manager = __import__("notebooks").kernel()
     yield manager
     if manager.has_kernel:
         manager.shutdown_kernel(now=True)
 
 
 @pytest.fixture
-def run_notebook(kernel, tmp_path):
-    """Run a notebook beside result files, by default all that are stored; gives its number of figures and its text."""
+def run_notebook(kernel, imported, tmp_path):
+    """Run a notebook beside some result files; gives its number of figures and its text."""
 
-    def run(name, files=None):
-        (tmp_path / "data").mkdir()
-        for file in (NOTEBOOKS / "data").iterdir() if files is None else files:
-            shutil.copy(file, tmp_path / "data")
-        content = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
-        # no name of another notebook is left
-        content.cells.insert(0, nbformat.v4.new_code_cell(f"%reset -f\nimport os\nos.chdir({str(tmp_path)!r})"))
-        client = NotebookClient(content, km=kernel, timeout=120)
-        client.execute()
-        client.kc.stop_channels()
-        outputs = [output for cell in content.cells if cell.cell_type == "code" for output in cell.outputs]
-        assert not [output for output in outputs if output.output_type == "error"]
-        num_figures = sum("image/png" in output.get("data", {}) for output in outputs)
-        return num_figures, "".join(output.text for output in outputs if output.output_type == "stream")
+    def run(name, files):
+        folder = tmp_path / "notebooks"
+        (folder / "data").mkdir(parents=True)
+        (tmp_path / "analyses").symlink_to(SCRIPTS)
+        for file in files:
+            shutil.copy(file, folder / "data")
+        notebooks = imported("notebooks")
+        shown = "".join(
+            text for _, text in notebooks.texts(notebooks.executed(NOTEBOOKS / f"{name}.ipynb", folder, kernel))
+        )
+        return shown.count("[figure]"), shown
 
     return run

@@ -5,11 +5,5 @@ def test_quick_study(quick_study):
     assert "largest differences from the papers" in printed
 
 
-def test_notebook(run_notebook):
-    num_figures, printed = run_notebook("costs")
-    assert num_figures > 0
-    assert "the shortcuts of ResNet-20 add 0 parameters" in printed
-
-
 def test_bad_option(error_of):
     assert "repeats: expected 1 or more, got 0; choose another" in error_of("costs", "--repeats", "0")

@@ -11,12 +11,6 @@ def test_quick_study(quick_study):
     assert "holds (median error rises by at most 5%)" in printed
 
 
-def test_notebook(run_notebook):
-    num_figures, printed = run_notebook("ensemble")
-    assert num_figures > 0
-    assert "deleting one unit of a residual network hardly matters" in printed
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
