@@ -31,7 +31,7 @@ def compare_logits(
     """Measure whether two networks compute the same function, in each mode of their batch normalisation.
 
     With stored statistics (`running`), with those of each batch (`batch`), and folded into the weights (`folded`);
-    `none` where neither has batch normalisation. The change of a logit is |z' - z|; the same number
+    `none` where neither has batch normalisation. The change of a logit is ``|z' - z|``; the same number
     computed in another order of operations differs by rounding, about 1e-6 of the logit.
 
     Args:
@@ -43,7 +43,7 @@ def compare_logits(
         progress: Called with images done, and the total where it is known.
 
     Returns:
-        By `bn_mode`: `logit_change`, the largest |z' - z| over images and classes, NaN where one is not finite;
+        By `bn_mode`: `logit_change`, the largest ``|z' - z|`` over images and classes, NaN where one is not finite;
         `largest_logit` of the reference, by its size; `num_identical`, images whose logits are all equal to the bit;
         `num_changed`, images of which another class is predicted; `reference_loss`, `loss` (nat), `reference_error`,
         `error` (fractions). `num_images` ().
