@@ -1,7 +1,7 @@
 """How Sphinx builds the documentation: `sphinx-build -W docs docs/_build`.
 
-Nothing is fetched, neither while building nor by the pages: formulas are MathML, notebooks come with their outputs, tables of
-variables and options are read from the package itself, and figures are drawn from results in the repository.
+Nothing is fetched, neither while building nor by the pages: formulas are MathML, notebooks come with their outputs,
+tables of variables and options are read from the package itself, and figures are drawn from results in the repository.
 """
 
 import sys
@@ -33,11 +33,12 @@ html_theme = "furo"
 html_title = "resprobe"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
+html_js_files = ["figures.js"]
 html_show_sourcelink = False
 html_copy_source = False
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
-highlight_language = "default"
+highlight_language = "none"
 
 myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -52,6 +53,7 @@ autodoc_member_order = "bysource"
 python_maximum_signature_line_length = 60
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 napoleon_use_rtype = False
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -1,12 +1,10 @@
 """Options of the command line, read from the program itself.
 
-    ```{command-options} lesion
-    ```
-
-shows a command's usage and its own options; `command-reference` shows every command, and the options that all analyses
-take once.
+The directive `command-options COMMAND` shows a command's usage and its own options; `command-reference` shows every
+command, and the options that all analyses take once.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
@@ -56,18 +54,15 @@ class CommandReference(SphinxDirective):
 
 
 def _described(name: str) -> list[nodes.Node]:
-    paragraphs = [nodes.paragraph("", " ".join(text.split())) for text in (COMMANDS[name].help or "").split("\n\n")]
+    texts = (COMMANDS[name].help or "").split("\n\n")
+    paragraphs = [nodes.paragraph("", "", *_words(" ".join(text.split()))) for text in texts]
     return [*paragraphs, *_usage(name), _options(_own(name)), *_note(name, to=None)]
 
 
 def _usage(name: str) -> list[nodes.Node]:
-    command = COMMANDS[name]
-    pieces = command.collect_usage_pieces(_context(name))
-    required = [
-        option for option, parameter in ((record[1], record[3]) for record in _records(name)) if parameter.required
-    ]
-    given = [piece for piece in pieces if not piece.startswith("[OPTIONS]")]
-    text = " ".join(["resprobe", name, *required, *given, "[OPTIONS]"])
+    pieces = COMMANDS[name].collect_usage_pieces(_context(name))
+    required = [option for _, option, _, parameter in _records(name) if parameter.required]
+    text = " ".join(["resprobe", name, *required, *pieces])
     return [nodes.literal_block(text, text, language="none")]
 
 
@@ -95,12 +90,18 @@ def _own(name: str) -> list[tuple[str, str, str, Any]]:
 
 
 def _options(records: Iterable[tuple[str, str, str, Any]]) -> nodes.table:
-    rows = [[[nodes.literal(text=option)], [nodes.Text(meaning)]] for _, option, meaning, _ in records]
-    return table(["option", "meaning"], rows, widths=[30, 70])
+    rows = [[[nodes.literal(text=option)], _words(meaning)] for _, option, meaning, _ in records]
+    return table(["option", "meaning"], rows, widths=[30, 70], kind="options")
+
+
+def _words(text: str) -> list[nodes.Node]:
+    """Set options apart, whose `--` would be taken for a dash."""
+    parts = re.split(r"(--[a-z][a-z-]*)", text)
+    return [nodes.literal(text=part) if part.startswith("--") else nodes.Text(part) for part in parts if part]
 
 
 def _records(name: str) -> list[tuple[str, str, str, Any]]:
-    """List a command's options: parameter's name, how it is written, its help."""
+    """List a command's options: the parameter's name, how it is written, its help, the parameter."""
     context = _context(name)
     found = []
     for parameter in COMMANDS[name].params:

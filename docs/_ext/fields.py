@@ -1,7 +1,7 @@
 """The directive `result-fields`: what the result of an analysis holds, read from its `fields.py`.
 
-    ```{result-fields} lesion
-    ```
+```{result-fields} lesion
+```
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,6 @@ from tables import table
 from resprobe.results import SCHEMA, Field
 
 _KINDS = {"int": "integer", "float": "float", "bool": "true or false", "text": "text", "count": "integer or text"}
-_UNITS = {"1": "fraction"}
 
 
 class ResultFields(SphinxDirective):
@@ -28,32 +27,28 @@ class ResultFields(SphinxDirective):
         if analysis not in SCHEMA:
             raise self.error(f"result-fields: expected one of {', '.join(SCHEMA)}, got {analysis!r}")
         fields = SCHEMA[analysis]
-        return [*self._table("variable", fields.variables), *self._table("coordinate", fields.coords)]
+        return [*_table("variable", fields.variables), *_table("coordinate", fields.coords)]
 
-    def _table(self, title: str, fields: Mapping[str, Field]) -> list[nodes.Node]:
-        rows = [
-            [
-                [nodes.literal(text=name)],
-                _dimensions(field),
-                [nodes.Text(_kind(field))],
-                [nodes.Text(field.long_name + ("" if field.required else " (where it was measured)"))],
-            ]
-            for name, field in fields.items()
+
+def _table(title: str, fields: Mapping[str, Field]) -> list[nodes.Node]:
+    rows = [
+        [
+            [nodes.literal(text=name), nodes.inline("", _dims(field), classes=["dims"])],
+            [nodes.Text(field.long_name + ("" if field.required else ", where it was asked for"))],
+            [nodes.Text(_kind(field))],
         ]
-        return [table([title, "dimensions", "kind", "meaning"], rows, widths=[24, 22, 14, 40])] if rows else []
+        for name, field in fields.items()
+    ]
+    return [table([title, "meaning", "kind"], rows, widths=[32, 48, 20], kind="fields")] if rows else []
 
 
-def _dimensions(field: Field) -> list[nodes.Node]:
-    found: list[nodes.Node] = []
-    for dims in filter(None, (field.dims, *field.also)):
-        found += [nodes.Text(" or ")] if found else []
-        found.append(nodes.literal(text=", ".join(dims)))
-    return found
+def _dims(field: Field) -> str:
+    return " or ".join(f"({', '.join(dims)})" for dims in filter(None, (field.dims, *field.also)))
 
 
 def _kind(field: Field) -> str:
-    unit = _UNITS.get(field.units, field.units) if field.units else ""
-    return ", ".join(filter(None, [_KINDS[field.kind], unit]))
+    # what has no dimension has the unit 1
+    return _KINDS[field.kind] + (f", {field.units}" if field.units not in ("", "1") else "")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

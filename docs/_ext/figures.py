@@ -1,9 +1,6 @@
-"""The directive `result-figure`: results of the repository, drawn as `resprobe plot` draws them.
+"""The directive `result-figure PATH...`: results of the repository, drawn as `resprobe plot` draws them.
 
-    ```{result-figure} notebooks/data/lesion-resnet56.nc notebooks/data/lesion-plain56.nc
-    ```
-
-Paths are those from the root of the repository. The text in the directive describes the figure to those who can't see it.
+Its paths are those from the root of the repository, its text describes the figure to those who can't see it.
 """
 
 import hashlib
@@ -40,7 +37,8 @@ class ResultFigure(SphinxDirective):
         except (ResprobeError, OSError) as error:
             raise self.error(f"result-figure: {error}") from error
         described = " ".join(self.content) or "; ".join(result.attrs["title"] for result in results)
-        return [nodes.image(uri=f"/{DRAWN.name}/{file.name}", alt=described, classes=["result-figure"])]
+        image = nodes.image(uri=f"/{DRAWN.name}/{file.name}", alt=described)
+        return [nodes.container("", image, classes=["result-figure"])]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

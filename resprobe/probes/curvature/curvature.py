@@ -23,8 +23,8 @@ from resprobe.probes.landscape.loss_lines import Loss, norm
 from resprobe.units.random_state import kept_random_state
 
 REFERENCES = (
-    "Hutchinson 1989 (trace); Papyan 2020, JMLR 21(165) (density); Ghorbani, Krishnan, Xiao 2019, arXiv 1901.10159; "
-    "computed with curvlinops"
+    "Hutchinson 1989 (trace); Papyan 2020, arXiv 2008.11865 (density); "
+    "Ghorbani, Krishnan, Xiao 2019, arXiv 1901.10159; computed with curvlinops"
 )
 DEFINITIONS = (
     "Hessian of the mean loss over all images with respect to all trainable parameters. residual: ||H v - lambda v|| "
@@ -99,8 +99,8 @@ def curvature(
             one image in the mode `batch`, the batches differ between passes, or the model draws random numbers.
 
     References:
-        Hutchinson 1989 (trace). Papyan 2020, Traces of Class/Cross-Class Structure Pervade Deep Learning Spectra, JMLR
-        21(165), algorithm 2 (density). Ghorbani, Krishnan, Xiao 2019 (arXiv 1901.10159), for spectra of residual
+        Hutchinson 1989 (trace). Papyan 2020, Traces of Class/Cross-Class Structure Pervade Deep Learning Spectra (arXiv
+        2008.11865), for the density. Ghorbani, Krishnan, Xiao 2019 (arXiv 1901.10159), for spectra of residual
         networks with and without batch normalisation.
 
     Example:

@@ -72,7 +72,7 @@ def estimate_trace(operator: Hessian, num_probes: int, *, seed: int) -> tuple[fl
 def estimate_density(
     operator: Hessian, low: float, high: float, *, num_lanczos: int, seed: int
 ) -> tuple[Floats, Floats]:
-    """Estimate the density of the eigenvalues by one Lanczos run (Papyan 2020, algorithm 2).
+    """Estimate the density of the eigenvalues by one Lanczos run (Papyan 2020, arXiv 2008.11865).
 
     Args:
         operator: The Hessian.
