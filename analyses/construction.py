@@ -19,8 +19,9 @@ training to the bit.
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import study_results
 import torch
 import trained_nets
 import xarray as xr
@@ -89,28 +90,19 @@ def race(
     padded: dict[str, ResidualNetwork], checkpoint: resprobe.Checkpoint, epochs: dict[str, int], study: Options
 ) -> xr.Dataset:
     """Train the padded networks on, one from random weights, and the shallow one, for the same epochs."""
-    assert isinstance(checkpoint.architecture, Architecture)
-    architecture, shallow = next(iter(padded.values())).architecture, checkpoint.architecture.name
+    architecture = next(iter(padded.values())).architecture
     recipe = default_recipe(architecture, study.data, seed=SEED, **epochs)
-    deeper = architecture.name
-    racers: dict[str, tuple[Path, torch.nn.Module]] = {
-        f"{deeper}, {statistics}": (net_path(f"{deeper}-{statistics}", study), network)
-        for statistics, network in padded.items()
-    }
-    random = resprobe.build(architecture, seed=SEED)
-    racers[f"{deeper}, random"] = (random_path(architecture, recipe, study), random)
-    racers[f"{shallow}, trained on"] = (net_path(f"{shallow}-continued", study), checkpoint.model)
-    starts = {name: hash_tensors(network.state_dict()) for name, (_, network) in racers.items()}
-    training_images, test_images = open_split("train", study), open_split("test", study)
+    racers = racers_of(padded, checkpoint, recipe, study)
+    starts = {name: hash_tensors(racer.network.state_dict()) for name, racer in racers.items()}
     options = {**recipe.as_dict(), "starts": starts}
+    training_images, test_images = open_split("train", study), open_split("test", study)
 
     def run() -> xr.Dataset:
-        waiting = [network for path, network in racers.values() if not path.exists()]
+        waiting = [racer.network for racer in racers.values() if not racer.path.exists()]
         announce(waiting, training_images, recipe, study)
         splits = [Split.from_data(data, study.device) for data in (training_images, test_images)]
         runs = {}
-        for name, (path, network) in racers.items():
-            assert isinstance(network, ResidualNetwork)
+        for name, (path, network, start) in racers.items():
             with progress_bar(name, "batches", quiet=False) as update:
                 log = train(
                     network.architecture,
@@ -118,7 +110,7 @@ def race(
                     test_images,
                     recipe=recipe,
                     out=path,
-                    start=None if network is random else network.state_dict(),
+                    start=start,
                     device=study.device,
                     progress=update,
                 )
@@ -126,7 +118,7 @@ def race(
             runs[name] = Racer(network.architecture.depth, before, {str(key): log[key].values for key in log.data_vars})
         return race_dataset(
             runs,
-            title=f"Race of {deeper}",
+            title=f"Race of {architecture.name}",
             references=REFERENCES,
             options=options,
             data=training_images,
@@ -134,7 +126,37 @@ def race(
             device=study.device,
         )
 
-    return find_race(f"race-{deeper}", run, options, checkpoint.provenance, study)
+    return find_race(f"race-{architecture.name}", run, options, checkpoint.provenance, study)
+
+
+class Starter(NamedTuple):
+    """A network of the race: where it is kept, as it starts, and the weights it starts from, None for random ones."""
+
+    path: Path
+    network: ResidualNetwork
+    start: dict[str, torch.Tensor] | None
+
+
+def racers_of(
+    padded: dict[str, ResidualNetwork], checkpoint: resprobe.Checkpoint, recipe: Recipe, study: Options
+) -> dict[str, Starter]:
+    """List the networks of the race, by the names that the result gives them."""
+    architecture = next(iter(padded.values())).architecture
+    assert isinstance(checkpoint.architecture, Architecture)
+    assert isinstance(checkpoint.model, ResidualNetwork)
+    deeper, shallow = architecture.name, checkpoint.architecture.name
+    racers = {
+        f"{deeper}, {statistics}": Starter(
+            net_path(f"{deeper}-{statistics}", study), network, dict(network.state_dict())
+        )
+        for statistics, network in padded.items()
+    }
+    random = resprobe.build(architecture, seed=SEED)
+    racers[f"{deeper}, random"] = Starter(random_path(architecture, recipe, study), random, None)
+    racers[f"{shallow}, trained on"] = Starter(
+        net_path(f"{shallow}-continued", study), checkpoint.model, dict(checkpoint.model.state_dict())
+    )
+    return racers
 
 
 def toy(epochs: dict[str, int], study: Options) -> xr.Dataset:
@@ -193,7 +215,7 @@ def find_race(
         overwrite=study.overwrite,
     )
     show(dataset, Console())
-    trained_nets.save_figure(plots.plot(dataset), name, study)
+    study_results.save_figure(plots.plot(dataset), name, study)
     return dataset
 
 
@@ -209,11 +231,10 @@ def random_path(architecture: Architecture, recipe: Recipe, study: Options) -> P
     return trained_nets.stored_or_trained([net], study)[0] if same else net_path(f"{net.name}-random", study)
 
 
-def announce(waiting: list[torch.nn.Module], data: resprobe.ImageData, recipe: Recipe, study: Options) -> None:
+def announce(waiting: list[ResidualNetwork], data: resprobe.ImageData, recipe: Recipe, study: Options) -> None:
     """Say how long the trainings that are left will take."""
     seconds = 0.0
     for network in waiting:
-        assert isinstance(network, ResidualNetwork)
         trial = resprobe.build(network.architecture, seed=SEED).to(study.device).to(memory_format=torch.channels_last)
         seconds += trained_nets.seconds_of_pass(trial, data, recipe.batch_size) * recipe.epochs * data.num_images
     if waiting:

@@ -13,9 +13,11 @@ tells degradation from overfitting, from vanishing gradients, from a lack of dat
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import seaborn as sns
+import study_results
 import trained_nets
 import xarray as xr
 from matplotlib.axes import Axes
@@ -70,19 +72,9 @@ def measure(study: Options, depths: Sequence[int]) -> xr.Dataset:
     nets = [Net(depth, kind, seed=seed) for kind, depth, seed in itertools.product(KINDS, depths, seeds)]
     trained_nets.train_all(nets, study)
     shape = len(KINDS), len(depths), len(seeds)
-    logs = [trained_nets.training_log(net, study) for net in nets]
-    data = trained_nets.images(study, "train", 30 if study.quick else GRADIENT_IMAGES)
-    initial, trained = (np.full(len(nets), np.nan) for _ in range(2))
-    for index, net in enumerate(nets):
-        architecture = net.architecture(data)
-        initial[index] = gradient_ratio(resprobe.build(architecture, seed=net.seed).to(study.device), net, data)
-        trained[index] = gradient_ratio(resprobe.load(net.file(study)).model.to(study.device), net, data)
-    paddings = [
-        padded(Net(compared(depths)[0], "plain", seed=seed), depth, study)
-        for depth, seed in itertools.product(depths, seeds)
-    ]
+    logs = [study_results.training_log(net, study) for net in nets]
     variables = {
-        name: trained_nets.labelled(
+        name: study_results.labelled(
             ("kind", "depth", "seed", "epoch"),
             np.stack([log[name].values for log in logs]).reshape(*shape, -1),
             logs[0][name].attrs["long_name"],
@@ -90,31 +82,53 @@ def measure(study: Options, depths: Sequence[int]) -> xr.Dataset:
         )
         for name in CURVES
     }
-    for name, values, when in (
-        ("initial_gradient_ratio", initial, "before training"),
-        ("gradient_ratio", trained, "after training"),
-    ):
-        variables[name] = trained_nets.labelled(
+    return xr.Dataset(
+        {**variables, **gradient_ratios(nets, shape, study), **paddings(depths, study)},
+        {
+            "kind": study_results.labelled(["kind"], [NAMES[kind] for kind in KINDS], "kind of network"),
+            "depth": study_results.labelled(["depth"], depths, "weight layers"),
+            "seed": study_results.labelled(["seed"], seeds, "seed of weights, order and augmentation"),
+            "epoch": study_results.labelled(["epoch"], logs[0].epoch, "epoch"),
+        },
+    )
+
+
+def gradient_ratios(nets: Sequence[Net], shape: tuple[int, ...], study: Options) -> dict[str, Any]:
+    """Measure the gradient of each network as it was built and as it is trained."""
+    data = trained_nets.images(study, "train", 30 if study.quick else GRADIENT_IMAGES)
+    initial, trained = (np.full(len(nets), np.nan) for _ in range(2))
+    for index, net in enumerate(nets):
+        architecture = net.architecture(data)
+        initial[index] = gradient_ratio(resprobe.build(architecture, seed=net.seed).to(study.device), net, data)
+        trained[index] = gradient_ratio(resprobe.load(net.file(study)).model.to(study.device), net, data)
+    return {
+        name: study_results.labelled(
             ("kind", "depth", "seed"),
             values.reshape(shape),
             f"gradient norm by the first block's output over that by the last block's, {when}",
         )
-    for index, (name, what, units) in enumerate((("loss", "mean cross-entropy", "nat"), ("error", "error", "1"))):
-        variables[f"padded_train_{name}"] = trained_nets.labelled(
+        for name, values, when in (
+            ("initial_gradient_ratio", initial, "before training"),
+            ("gradient_ratio", trained, "after training"),
+        )
+    }
+
+
+def paddings(depths: Sequence[int], study: Options) -> dict[str, Any]:
+    """Measure the shallower of the compared plain networks, padded to each depth."""
+    shallow = compared(depths)[0]
+    measured = [
+        padded(Net(shallow, "plain", seed=seed), depth, study) for depth, seed in itertools.product(depths, study.seeds)
+    ]
+    return {
+        f"padded_train_{name}": study_results.labelled(
             ("depth", "seed"),
-            np.array(paddings)[:, index].reshape(shape[1:]),
-            f"{what} on training images, plain network of {compared(depths)[0]} layers padded with identity layers",
+            np.array(measured)[:, index].reshape(len(depths), len(study.seeds)),
+            f"{what} on training images, plain network of {shallow} layers padded with identity layers",
             units,
         )
-    return xr.Dataset(
-        variables,
-        {
-            "kind": trained_nets.labelled(["kind"], [NAMES[kind] for kind in KINDS], "kind of network"),
-            "depth": trained_nets.labelled(["depth"], depths, "weight layers"),
-            "seed": trained_nets.labelled(["seed"], seeds, "seed of weights, order and augmentation"),
-            "epoch": trained_nets.labelled(["epoch"], logs[0].epoch, "epoch"),
-        },
-    )
+        for index, (name, what, units) in enumerate((("loss", "mean cross-entropy", "nat"), ("error", "error", "1")))
+    }
 
 
 def report(result: xr.Dataset) -> str:
@@ -250,8 +264,8 @@ def main() -> None:
     result = measure(study, depths)
     print(report(result))
     given = "" if arguments.depths is None else f" --depths {' '.join(map(str, depths))}"
-    trained_nets.save(result, "degradation", study, options=given, references=REFERENCES)
-    trained_nets.save_figure(draw(result), "degradation", study)
+    study_results.save(result, "degradation", study, options=given, references=REFERENCES)
+    study_results.save_figure(draw(result), "degradation", study)
 
 
 if __name__ == "__main__":

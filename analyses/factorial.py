@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import study_results
 import trained_nets
 import xarray as xr
 from matplotlib.figure import Figure
@@ -83,7 +84,7 @@ QUANTITIES = {
 
 def measure(net: Net, study: Options) -> dict[str, float]:
     """Measure all quantities of one network; in training's own BN mode where the mode matters."""
-    log = trained_nets.training_log(net, study).isel(epoch=-1)
+    log = study_results.training_log(net, study).isel(epoch=-1)
     model = resprobe.load(net.file(study)).model.to(study.device)
     data, few, fewest = (
         trained_nets.images(study, "train", QUICK_IMAGES if study.quick else count)
@@ -112,7 +113,7 @@ def measure(net: Net, study: Options) -> dict[str, float]:
         "lesion": float(lesion.error.median()),
         "beta": float(lines["gradient"].effective_beta.median()),
         "beta_relative": float(lines["relative"].effective_beta.median()),
-        "top_eigenvalue": trained_nets.top_eigenvalue(model, few, mode),
+        "top_eigenvalue": study_results.top_eigenvalue(model, few, mode),
     }
 
 
@@ -123,23 +124,25 @@ def measure_all(study: Options) -> xr.Dataset:
     trained_nets.train_all(nets, study)
     by_file = {net.file(study): net for net in nets}
     passes = PASSES * (QUICK_IMAGES if study.quick else PROBE_IMAGES)
-    rows = trained_nets.for_each(
+    rows = study_results.for_each(
         list(by_file), lambda file: measure(by_file[file], study), "factorial", study, passes=passes
     )
     shape = len(KINDS), len(NORMS), len(depths), len(seeds)
     dims = ("shortcut", "normalisation", "depth", "seed")
     return xr.Dataset(
         {
-            name: trained_nets.labelled(
+            name: study_results.labelled(
                 dims, np.array([row[name] for row in rows]).reshape(shape), quantity.long_name, quantity.units
             )
             for name, quantity in QUANTITIES.items()
         },
         {
-            "shortcut": trained_nets.labelled(["shortcut"], [NAMES[kind] for kind in KINDS], "kind of network"),
-            "normalisation": trained_nets.labelled(["normalisation"], [NAMES[norm] for norm in NORMS], "normalisation"),
-            "depth": trained_nets.labelled(["depth"], depths, "weight layers"),
-            "seed": trained_nets.labelled(["seed"], seeds, "seed of weights, order and augmentation"),
+            "shortcut": study_results.labelled(["shortcut"], [NAMES[kind] for kind in KINDS], "kind of network"),
+            "normalisation": study_results.labelled(
+                ["normalisation"], [NAMES[norm] for norm in NORMS], "normalisation"
+            ),
+            "depth": study_results.labelled(["depth"], depths, "weight layers"),
+            "seed": study_results.labelled(["seed"], seeds, "seed of weights, order and augmentation"),
         },
     )
 
@@ -278,8 +281,8 @@ def main() -> None:
     study = trained_nets.read(trained_nets.parser(__doc__).parse_args())
     result = measure_all(study)
     print(report(result))
-    trained_nets.save(result, "factorial", study, references=REFERENCES)
-    trained_nets.save_figure(draw(result), "factorial", study)
+    study_results.save(result, "factorial", study, references=REFERENCES)
+    study_results.save_figure(draw(result), "factorial", study)
 
 
 if __name__ == "__main__":

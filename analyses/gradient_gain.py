@@ -109,17 +109,7 @@ def open_images(arguments: argparse.Namespace) -> resprobe.ImageData:
 def join(networks: list[Network], measured: list[list[xr.Dataset]], arguments: argparse.Namespace) -> xr.Dataset:
     """Put the measurements into one result, beside the predictions."""
     first = measured[0][0]
-    channels, _, side = open_images(arguments).image_shape
     most = max(datasets[0].sizes["unit"] for datasets in measured)
-    norms = np.full((len(networks), arguments.seeds, most), np.nan)
-    predicted = np.full((len(networks), most), np.nan)
-    for row, (network, datasets) in enumerate(zip(networks, measured, strict=True)):
-        for draw, dataset in enumerate(datasets):
-            values = dataset["activation_grad_norm"].values
-            norms[row, draw, : len(values)] = values / values[-1]
-        architecture = resprobe.parse_architecture(network.arch, in_channels=channels, norm=network.norm)
-        gains = predicted_gains(architecture, network.init, side)
-        predicted[row, : len(gains)] = relative_gradients(gains)
     coords = {
         "checkpoint": [network.name for network in networks],
         **{name: ("checkpoint", [getattr(n, name) for n in networks]) for name in ("family", "norm", "init")},
@@ -129,8 +119,8 @@ def join(networks: list[Network], measured: list[list[xr.Dataset]], arguments: a
         "place": np.arange(1, most + 1),
     }
     variables = {
-        "relative_grad_norm": (("checkpoint", "draw", "place"), norms),
-        "predicted_grad_norm": (("checkpoint", "place"), predicted),
+        "relative_grad_norm": (("checkpoint", "draw", "place"), relative_norms(measured, arguments.seeds, most)),
+        "predicted_grad_norm": (("checkpoint", "place"), predictions(networks, arguments, most)),
     }
     joined = results.label(xr.Dataset(variables, coords), "gradient-gain")
     hashes = [dataset.attrs["checkpoint_sha256"] for datasets in measured for dataset in datasets]
@@ -148,6 +138,27 @@ def join(networks: list[Network], measured: list[list[xr.Dataset]], arguments: a
     )
     joined.attrs["bn_mode"] = "batch"
     return joined
+
+
+def relative_norms(measured: list[list[xr.Dataset]], draws: int, places: int) -> np.ndarray:
+    """Divide each unit's gradient norm by that of the last, NaN behind it: (network, draw, place)."""
+    norms = np.full((len(measured), draws, places), np.nan)
+    for row, datasets in enumerate(measured):
+        for draw, dataset in enumerate(datasets):
+            values = dataset["activation_grad_norm"].values
+            norms[row, draw, : len(values)] = values / values[-1]
+    return norms
+
+
+def predictions(networks: list[Network], arguments: argparse.Namespace, places: int) -> np.ndarray:
+    """Predict the same from random Jacobians: (network, place)."""
+    channels, _, side = open_images(arguments).image_shape
+    predicted = np.full((len(networks), places), np.nan)
+    for row, network in enumerate(networks):
+        architecture = resprobe.parse_architecture(network.arch, in_channels=channels, norm=network.norm)
+        gains = predicted_gains(architecture, network.init, side)
+        predicted[row, : len(gains)] = relative_gradients(gains)
+    return predicted
 
 
 def parse_arguments() -> argparse.Namespace:

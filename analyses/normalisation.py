@@ -14,6 +14,7 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import study_results
 import trained_nets
 import xarray as xr
 from matplotlib.figure import Figure
@@ -51,7 +52,7 @@ def measure(file: Path, study: Options) -> dict[str, float]:
             numbers[f"beta{suffix} {mode}"] = float(lines.effective_beta.sel(bn_mode=mode))
             numbers[f"loss_range{suffix} {mode}"] = float(lines.loss_range.sel(bn_mode=mode))
     for mode in modes_of(model):
-        numbers[f"top_eigenvalue {mode}"] = trained_nets.top_eigenvalue(model, few, mode)
+        numbers[f"top_eigenvalue {mode}"] = study_results.top_eigenvalue(model, few, mode)
     return numbers
 
 
@@ -61,7 +62,7 @@ def measure_all(study: Options) -> xr.Dataset:
     cells = list(itertools.product(KINDS, depths, NORMS))
     files = trained_nets.stored_or_trained([Net(depth, kind, norm) for kind, depth, norm in cells], study)
     passes = PASSES * (QUICK_IMAGES if study.quick else NUM_IMAGES)
-    rows = trained_nets.for_each(files, lambda file: measure(file, study), "normalisation", study, passes=passes)
+    rows = study_results.for_each(files, lambda file: measure(file, study), "normalisation", study, passes=passes)
     values = {name: np.full((len(KINDS), len(depths), len(BN_MODES)), np.nan) for name in QUANTITIES}
     for (kind, depth, _), row in zip(cells, rows, strict=True):
         for key, number in row.items():
@@ -69,11 +70,11 @@ def measure_all(study: Options) -> xr.Dataset:
             values[name][list(KINDS).index(kind), depths.index(depth), BN_MODES.index(mode)] = number
     dims = ("shortcut", "depth", "bn_mode")
     return xr.Dataset(
-        {name: trained_nets.labelled(dims, values[name], *labels) for name, labels in QUANTITIES.items()},
+        {name: study_results.labelled(dims, values[name], *labels) for name, labels in QUANTITIES.items()},
         {
-            "shortcut": trained_nets.labelled(["shortcut"], list(KINDS.values()), "kind of network"),
-            "depth": trained_nets.labelled(["depth"], depths, "weight layers"),
-            "bn_mode": trained_nets.labelled(["bn_mode"], BN_MODES, "mode of batch normalisation"),
+            "shortcut": study_results.labelled(["shortcut"], list(KINDS.values()), "kind of network"),
+            "depth": study_results.labelled(["depth"], depths, "weight layers"),
+            "bn_mode": study_results.labelled(["bn_mode"], BN_MODES, "mode of batch normalisation"),
         },
     )
 
@@ -138,8 +139,8 @@ def main() -> None:
     study = trained_nets.read(trained_nets.parser(__doc__, seeds=False).parse_args())
     result = measure_all(study)
     print(report(result))
-    trained_nets.save(result, "normalisation", study, references=REFERENCES)
-    trained_nets.save_figure(draw(result), "normalisation", study)
+    study_results.save(result, "normalisation", study, references=REFERENCES)
+    study_results.save_figure(draw(result), "normalisation", study)
 
 
 if __name__ == "__main__":
