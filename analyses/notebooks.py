@@ -9,10 +9,12 @@ The same results and libraries give the same files, byte for byte.
 
 import argparse
 import base64
+import contextlib
 import io
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,9 +40,21 @@ _METADATA = {
 }
 
 
-def kernel() -> KernelManager:
-    """Give a kernel that isn't started yet, reached through files where the system has such sockets."""
-    return KernelManager(transport="ipc" if os.name == "posix" else "tcp")
+@contextlib.contextmanager
+def kernel() -> Iterator[KernelManager]:
+    """Give a kernel that isn't started yet, and end it.
+
+    Yields:
+        The kernel, reached through files where the system has such sockets, which lie in a folder of their own.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        address = {"transport": "ipc", "ip": str(Path(folder) / "kernel")} if os.name == "posix" else {}
+        manager = KernelManager(**address)
+        try:
+            yield manager
+        finally:
+            if manager.has_kernel:
+                manager.shutdown_kernel(now=True)
 
 
 def executed(path: Path, folder: Path = NOTEBOOKS, manager: KernelManager | None = None) -> Any:
@@ -60,17 +74,15 @@ def executed(path: Path, folder: Path = NOTEBOOKS, manager: KernelManager | None
     notebook = nbformat.read(path, as_version=4)
     prepare = f"%reset -f\nimport os\nos.chdir({str(folder)!r})\nos.environ['COLUMNS'] = '80'"
     notebook.cells.insert(0, nbformat.v4.new_code_cell(prepare, id="prepare"))
-    used = manager or kernel()
-    client = NotebookClient(notebook, km=used, timeout=TIMEOUT)
-    try:
-        client.execute()
-    except CellExecutionError as error:
-        raise ResprobeError(f"{path.name}: a cell failed with {error.ename}: {error.evalue}") from error
-    finally:
-        if client.kc is not None:
-            client.kc.stop_channels()
-        if manager is None and used.has_kernel:
-            used.shutdown_kernel(now=True)
+    with contextlib.nullcontext(manager) if manager else kernel() as used:
+        client = NotebookClient(notebook, km=used, timeout=TIMEOUT)
+        try:
+            client.execute()
+        except CellExecutionError as error:
+            raise ResprobeError(f"{path.name}: a cell failed with {error.ename}: {error.evalue}") from error
+        finally:
+            if client.kc is not None:
+                client.kc.stop_channels()
     del notebook.cells[0]
     return tidied(notebook, path)
 

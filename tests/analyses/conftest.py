@@ -94,10 +94,9 @@ def quick_study(run_script, tmp_path_factory):
 def kernel():
     """One kernel for all notebooks of a process: starting it and importing what they use takes most of their time."""
     with as_for_a_script():
-        manager = __import__("notebooks").kernel()
-    yield manager
-    if manager.has_kernel:
-        manager.shutdown_kernel(now=True)
+        notebooks = __import__("notebooks")
+    with notebooks.kernel() as manager:
+        yield manager
 
 
 @pytest.fixture
