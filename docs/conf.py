@@ -25,6 +25,7 @@ extensions = [
     "commands",
     "fields",
     "figures",
+    "functions",
 ]
 exclude_patterns = ["_build", "_figures", "data", "jupyter_execute"]
 templates_path: list[str] = []

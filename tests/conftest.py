@@ -8,6 +8,7 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hypothesis
 import torch
 from torch import nn
 
@@ -15,6 +16,10 @@ from resprobe.cli import app
 from resprobe.data import open_data
 from resprobe.networks import build, parse_architecture
 from tests.synthetic_results import synthetic_result
+
+# how long an example takes says more about the machine than about the code
+hypothesis.settings.register_profile("resprobe", deadline=None)
+hypothesis.settings.load_profile("resprobe")
 
 ROOT = Path(__file__).parents[1]
 REAL = ROOT.parent / "shared" / "real"

@@ -9,7 +9,8 @@ KINDS = {"int": "iu", "float": "f", "bool": "biu", "text": "UOT", "count": "iuUO
 class Field(NamedTuple):
     """One variable or coordinate: its label, its dims, its kind of dtype (a key of `KINDS`), its units.
 
-    `also` lists the other dims that it may have.
+    Floats have units, "1" where they have no dimension; counts and texts have none. Each dim is a coordinate of the
+    result. `also` lists the other dims that it may have; one that isn't `required` may be missing.
     """
 
     long_name: str

@@ -14,7 +14,7 @@ _MODEL_KEYS = ("checkpoint", "checkpoint_sha256", "architecture", "facts")
 _DATA_KEYS = ("data", "data_sha256", "split", "num_images", "normalisation")
 # What the numbers depend on beside the options; `settings` repeats it so that the fingerprint covers it.
 _SETTING_KEYS = ("split", "num_images", "normalisation", "architecture")
-_FINGERPRINT_KEYS = ("analysis", "checkpoint_sha256", "data_sha256", "settings")
+FINGERPRINT_KEYS = ("analysis", "checkpoint_sha256", "data_sha256", "settings")
 
 
 def make_attrs(
@@ -83,7 +83,7 @@ def fingerprint(attrs: Mapping[Any, Any]) -> str:
         left out.
     """
     # JSON of a list keeps apart what plain concatenation would run together.
-    text = json.dumps([attrs[key] for key in _FINGERPRINT_KEYS])
+    text = json.dumps([attrs[key] for key in FINGERPRINT_KEYS])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

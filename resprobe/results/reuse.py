@@ -1,6 +1,7 @@
 """Results that are computed once: a file that answers the same question is read instead."""
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import xarray as xr
 
 from resprobe.results.files import find_existing, save
-from resprobe.results.provenance import fingerprint, make_attrs
+from resprobe.results.provenance import FINGERPRINT_KEYS, fingerprint, make_attrs
 from resprobe.results.writing import check_writable
 
 # parameters of every analysis that are no options: the numbers come from them, but not as settings
@@ -62,6 +63,8 @@ def find_or_compute(
 
     Raises:
         ResprobeError: If something else is at the path, or nothing can be written there; nothing is computed then.
+        LookupError: If the result says that it answers another question, and would not be found again: that is a
+            mistake of the analysis, not of its input.
     """
     wanted = make_attrs(analysis, title="", references="", options=options, model=model, data=data, device="")
     existing = find_existing(path, fingerprint(wanted), overwrite=overwrite)
@@ -72,8 +75,32 @@ def find_or_compute(
         dataset = compute(resume=existing, keep=lambda part: save(part, path, overwrite=overwrite))
     else:
         dataset = compute()
+    other = differences(wanted, dataset.attrs)
+    if other:
+        raise LookupError(f"{analysis}: the result records another question than was asked; {'; '.join(other)}")
     save(dataset, path, overwrite=overwrite)
     return dataset, False
+
+
+def differences(wanted: Mapping[Any, Any], found: Mapping[Any, Any]) -> list[str]:
+    """List what makes two results those of different questions.
+
+    Args:
+        wanted: Attributes of a result.
+        found: Those of another.
+
+    Returns:
+        A clause for each attribute, or each setting, that the fingerprint takes in.
+    """
+    pairs = {key: (repr(wanted[key]), repr(found[key])) for key in FINGERPRINT_KEYS if key != "settings"}
+    old, new = json.loads(wanted["settings"]), json.loads(found["settings"])
+    for name in sorted({*old, *new}):
+        pairs[name] = (_shown(old, name), _shown(new, name))
+    return [f"{name}: expected {before}, got {after}" for name, (before, after) in pairs.items() if before != after]
+
+
+def _shown(settings: Mapping[str, Any], name: str) -> str:
+    return repr(settings[name]) if name in settings else "nothing"
 
 
 def is_unfinished(dataset: xr.Dataset) -> bool:

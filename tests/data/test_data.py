@@ -363,7 +363,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scratch")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(drawn=st.data(), seed=st.integers(0, 2**16), compressed=st.booleans())
 def test_npz_is_read_as_numpy_reads_it(drawn: st.DataObject, seed: int, compressed: bool, scratch: Path) -> None:
     shape = drawn.draw(st.tuples(*[st.integers(1, 7)] * 3) | st.tuples(*[st.integers(1, 4)] * 4))

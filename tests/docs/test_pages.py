@@ -27,6 +27,8 @@ def public_names():
 
 def test_every_public_name_is_documented_once():
     documented = Counter(name for page in PAGES for name in _NAME.findall(page.read_text()))
+    assert list(directives("figure-functions")) == ["reference/figures.md"]
+    documented.update(f"resprobe.plots.{name}" for name in resprobe.plots.__all__)
     assert public_names() - set(documented) == set()
     assert [name for name, count in documented.items() if count > 1] == []
 

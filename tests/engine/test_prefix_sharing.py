@@ -41,7 +41,7 @@ def test_single_deletions_cost_half():
     assert sum(unit.runs for unit in chain.units) == num_units + num_units * (num_units - 1) // 2
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_every_plan_gives_what_it_gives_alone(data):
     num_units = data.draw(st.integers(1, 6))

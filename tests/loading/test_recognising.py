@@ -106,7 +106,7 @@ def layouts(draw):
 
 
 class TestRenaming:
-    @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=80, suppress_health_check=list(HealthCheck))
     @given(layout=layouts())
     def test_same_logits(self, layout, tmp_path_factory, trained_like):
         """Whatever the parts are called, the file opens as the network that it is."""

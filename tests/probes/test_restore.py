@@ -11,8 +11,9 @@ from torch import nn
 import resprobe
 from resprobe.data import open_data
 from resprobe.errors import ResprobeError
+from resprobe.results.catalogue import CATALOGUE, name_of
 
-ANALYSES = {
+ASKED = {
     "lesion": (resprobe.lesion, {}),
     "lesion of named units": (resprobe.lesion, {"units": ["layer1.1.bn2", "layer2.1.bn2"], "shortcut": "outside"}),
     "lesion_curve": (resprobe.lesion_curve, {"num_deleted": [1, 2], "draws": 2}),
@@ -32,6 +33,12 @@ ANALYSES = {
     "norm_lesion": (resprobe.norm_lesion, {}),
     "norm_lesion by the batch": (resprobe.norm_lesion, {"replacement": "batch"}),
     "norm_lesion recomputed": (resprobe.norm_lesion, {"replacement": "recomputed"}),
+}
+# an analysis that isn't listed is tried without options; `costs` times a batch whatever its labels and precision
+ANALYSES = ASKED | {
+    name: (getattr(resprobe, name), {})
+    for name in map(name_of, CATALOGUE)
+    if name in resprobe.__all__ and name not in (*ASKED, "costs")
 }
 
 

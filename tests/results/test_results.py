@@ -269,7 +269,7 @@ class TestFiles:
             name: type(value) for name, value in dataset.attrs.items()
         }
 
-    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())
     def test_round_trip_of_any_values(self, make_result, tmp_path, data):
         dataset = make_result("lesion", num_units=3)

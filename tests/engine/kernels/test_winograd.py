@@ -53,7 +53,7 @@ def exact(images, weight, bias):
     return F.conv2d(images.double(), weight.double(), bias.double(), padding=1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(1, 4).map(lambda n: 8 * n),
     st.integers(1, 3).map(lambda n: 16 * n),

@@ -189,7 +189,7 @@ class TestResult:
 
 
 class TestMoments:
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=50)
     @given(
         parts=st.lists(st.integers(0, 20), min_size=1, max_size=6),
         offset=st.sampled_from([0.0, 1e6]),
