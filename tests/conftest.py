@@ -1,3 +1,5 @@
+import functools
+import gc
 import os
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import sklearn.datasets
 import torch
 from torch import nn
 
@@ -78,6 +81,19 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="this machine has no CUDA device"))
+
+
+def pytest_collection_finish():
+    # what was imported for the tests stays, and there is much of it: let no collection of garbage go through it again
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def digits_read_once():
+    """Keep what scikit-learn reads from its text file: that takes longer than many a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sklearn.datasets, "load_digits", functools.cache(sklearn.datasets.load_digits))
+        yield
 
 
 @pytest.fixture
