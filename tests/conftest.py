@@ -10,7 +10,6 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import sklearn.datasets
 import torch
 from torch import nn
 
@@ -91,6 +90,8 @@ def pytest_collection_finish():
 @pytest.fixture(scope="session", autouse=True)
 def digits_read_once():
     """Keep what scikit-learn reads from its text file: that takes longer than many a test."""
+    import sklearn.datasets
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sklearn.datasets, "load_digits", functools.cache(sklearn.datasets.load_digits))
         yield
