@@ -65,7 +65,7 @@ def test_factorial(factorial, folder):
     assert (folder / "figures" / "factorial.png").stat().st_size > 10_000
 
 
-def test_factorial_goes_on(factorial, folder):
+def test_factorial_goes_on(factorial, folder, imported, capsys):
     kept = folder / "work" / "quick-nets" / "factorial.json"
     if not kept.exists():
         factorial()
@@ -73,9 +73,10 @@ def test_factorial_goes_on(factorial, folder):
     del rows["plain8-seed0"]
     rows["plain14-seed0"]["numbers"]["beta"] = 1234.5
     kept.write_text(json.dumps(rows))
-    printed = factorial()
-    assert "plain8-seed0: 1 of 1 measured" in printed
-    result = xr.open_dataset(folder / "out" / "factorial.nc")
+    trained_nets = imported("trained_nets")
+    study = trained_nets.read(trained_nets.parser("").parse_args(options(folder)))
+    result = imported("factorial").measure_all(study)
+    assert "plain8-seed0: 1 of 1 measured" in capsys.readouterr().out
     assert result.beta.sel(shortcut="plain", normalisation="BN", depth=14).item() == 1234.5
 
 
