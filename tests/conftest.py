@@ -1,3 +1,5 @@
+import functools
+import gc
 import os
 import sys
 from pathlib import Path
@@ -23,6 +25,7 @@ hypothesis.settings.load_profile("resprobe")
 
 ROOT = Path(__file__).parents[1]
 REAL = ROOT.parent / "shared" / "real"
+LONGEST = "test_other_models.py"
 
 
 class Unit(nn.Module):
@@ -79,10 +82,27 @@ def command_line(monkeypatch, capfd):
 
 
 def pytest_collection_modifyitems(items):
+    # two processes share the files: one that begins the longest last would let the other one wait
+    items.sort(key=lambda item: item.path.name != LONGEST)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="this machine has no CUDA device"))
+
+
+def pytest_collection_finish():
+    # what was imported for the tests stays, and there is much of it: let no collection of garbage go through it again
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def digits_read_once():
+    """Keep what scikit-learn reads from its text file: that takes longer than many a test."""
+    import sklearn.datasets
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sklearn.datasets, "load_digits", functools.cache(sklearn.datasets.load_digits))
+        yield
 
 
 @pytest.fixture

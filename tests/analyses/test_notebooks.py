@@ -40,8 +40,10 @@ def chunks(png):
 
 @pytest.mark.filterwarnings(*CLIENT_WARNINGS)
 @pytest.mark.parametrize("name", NAMES)
-def test_shows_what_is_stored(name, imported, kernel):
+def test_shows_what_is_stored(name, imported, kernel, monkeypatch):
     notebooks = imported("notebooks")
+    # figures are counted here, not compared
+    monkeypatch.setattr(notebooks, "_plain_png", lambda encoded: encoded)
     path = NOTEBOOKS / f"{name}.ipynb"
     stored, new = read(path), notebooks.executed(path, manager=kernel)
     assert notebooks.differences(stored, new) == []

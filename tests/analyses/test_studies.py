@@ -1,10 +1,8 @@
-"""The studies that train networks of their own; the first of them is run as a person runs it."""
+"""The studies that train networks of their own."""
 
 import itertools
 import json
-import subprocess
-import sys
-from pathlib import Path
+import math
 
 import numpy as np
 import pytest
@@ -12,8 +10,7 @@ import torch
 import xarray as xr
 
 import resprobe
-
-ROOT = Path(__file__).parents[2]
+from tests.analyses.conftest import as_for_a_script
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +23,26 @@ def options(folder):
 
 
 @pytest.fixture(scope="module")
-def degradation(folder):
-    command = [sys.executable, "analyses/degradation.py", *options(folder)]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+def run_here(run_script, folder):
+    """Run a study beside the networks of the others, and train in this process however slow it is at the moment."""
+
+    def run(name):
+        with as_for_a_script() as patch:
+            patch.setattr(__import__("trained_nets"), "WORTH_A_WORKER", math.inf)
+            return run_script(name, *options(folder))
+
+    return run
 
 
 @pytest.fixture(scope="module")
-def factorial(degradation, folder, run_script):
+def degradation(run_here):
+    return run_here("degradation")
+
+
+@pytest.fixture(scope="module")
+def factorial(degradation, run_here):
     """Run the study again, or for the first time, beside the networks of the other one; gives what it printed."""
-    return lambda: run_script("factorial", *options(folder))
+    return lambda: run_here("factorial")
 
 
 def test_degradation(degradation, folder):
@@ -65,7 +73,7 @@ def test_factorial(factorial, folder):
     assert (folder / "figures" / "factorial.png").stat().st_size > 10_000
 
 
-def test_factorial_goes_on(factorial, folder):
+def test_factorial_goes_on(factorial, folder, imported, capsys):
     kept = folder / "work" / "quick-nets" / "factorial.json"
     if not kept.exists():
         factorial()
@@ -73,9 +81,10 @@ def test_factorial_goes_on(factorial, folder):
     del rows["plain8-seed0"]
     rows["plain14-seed0"]["numbers"]["beta"] = 1234.5
     kept.write_text(json.dumps(rows))
-    printed = factorial()
-    assert "plain8-seed0: 1 of 1 measured" in printed
-    result = xr.open_dataset(folder / "out" / "factorial.nc")
+    trained_nets = imported("trained_nets")
+    study = trained_nets.read(trained_nets.parser("").parse_args(options(folder)))
+    result = imported("factorial").measure_all(study)
+    assert "plain8-seed0: 1 of 1 measured" in capsys.readouterr().out
     assert result.beta.sel(shortcut="plain", normalisation="BN", depth=14).item() == 1234.5
 
 

@@ -1,5 +1,6 @@
 import importlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from resprobe.errors import ResprobeError
 from resprobe.networks import build, parse_architecture
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A working folder with a checkpoint of each kind under checkpoints/."""
-    (tmp_path / "checkpoints").mkdir()
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """A checkpoint of each kind."""
+    made = tmp_path_factory.mktemp("checkpoints")
     for name in ("resnet8", "plain8"):
         architecture = parse_architecture(name, width=4, in_channels=1)
         content = {
@@ -30,7 +31,14 @@ def folder(tmp_path, monkeypatch):
             "data": "digits",
             "normalisation": {"name": "digits", "mean": [0.3052], "std": [0.376]},
         }
-        torch.save(content, tmp_path / "checkpoints" / f"{name}.pt")
+        torch.save(content, made / f"{name}.pt")
+    return made
+
+
+@pytest.fixture
+def folder(checkpoints, tmp_path, monkeypatch):
+    """A working folder with the checkpoints under checkpoints/."""
+    shutil.copytree(checkpoints, tmp_path / "checkpoints")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -488,19 +496,27 @@ BAD_INPUT = {
 }
 
 
+@pytest.fixture(scope="module")
+def bad_files(checkpoints, tmp_path_factory):
+    """Files that the commands refuse."""
+    made = tmp_path_factory.mktemp("bad")
+    (made / "text.pt").write_text("these are words")
+    np.savez(made / "rgb.npz", x=np.zeros((2, 8, 8, 3), np.uint8), y=np.zeros(2, int))
+    np.savez(made / "labels.npz", x=np.zeros((2, 8, 8), np.uint8), y=np.array([0, 12]))
+    content = torch.load(checkpoints / "resnet8.pt", weights_only=True)
+    torch.save({**content, "normalisation": {"name": "other", "mean": [0.5], "std": [0.5]}}, made / "other.pt")
+    content["state_dict"]["linear.weight"] = content["state_dict"]["linear.weight"] * 1e38 * 10
+    content["state_dict"]["linear.weight"].clamp_(-3e38, 3e38)
+    torch.save(content, made / "huge.pt")
+    content["state_dict"]["conv1.weight"][0] = torch.nan
+    torch.save(content, made / "nan.pt")
+    return made
+
+
 class TestErrors:
     @pytest.fixture(autouse=True)
-    def bad_files(self, folder):
-        (folder / "text.pt").write_text("these are words")
-        np.savez(folder / "rgb.npz", x=np.zeros((2, 8, 8, 3), np.uint8), y=np.zeros(2, int))
-        np.savez(folder / "labels.npz", x=np.zeros((2, 8, 8), np.uint8), y=np.array([0, 12]))
-        content = torch.load(folder / "checkpoints" / "resnet8.pt", weights_only=True)
-        torch.save({**content, "normalisation": {"name": "other", "mean": [0.5], "std": [0.5]}}, folder / "other.pt")
-        content["state_dict"]["linear.weight"] = content["state_dict"]["linear.weight"] * 1e38 * 10
-        content["state_dict"]["linear.weight"].clamp_(-3e38, 3e38)
-        torch.save(content, folder / "huge.pt")
-        content["state_dict"]["conv1.weight"][0] = torch.nan
-        torch.save(content, folder / "nan.pt")
+    def with_bad_files(self, bad_files, folder):
+        shutil.copytree(bad_files, folder, dirs_exist_ok=True)
 
     @pytest.mark.parametrize("case", BAD_INPUT)
     def test_one_line_exit_1_and_nothing_written(self, resprobe, folder, case):

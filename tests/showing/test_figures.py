@@ -604,18 +604,15 @@ class TestCurvature:
 
 class TestAll:
     @pytest.mark.parametrize("analysis", ANALYSES)
-    def test_plot_chooses_the_figure_and_leaves_everything_else_alone(self, make_result, analysis):
-        result = make_result(analysis)
-        before, settings = result.copy(deep=True), dict(matplotlib.rcParams)
-        figure = plots.plot(result)
+    def test_plot_chooses_the_figure_that_fits_and_leaves_everything_else_alone(self, make_result, analysis):
+        several = [make_result(analysis, checkpoint=f"a-long-checkpoint-name-{i}.pt") for i in range(3)]
+        before, settings = [result.copy(deep=True) for result in several], dict(matplotlib.rcParams)
+        figure = plots.plot(*several)
         assert figure.get_suptitle() or figure.axes[0].get_title(loc="left")
-        xr.testing.assert_identical(result, before)
+        for result, copy in zip(several, before, strict=True):
+            xr.testing.assert_identical(result, copy)
         assert dict(matplotlib.rcParams) == settings
         assert matplotlib.pyplot.get_fignums() == []
-
-    @pytest.mark.parametrize("analysis", ANALYSES)
-    def test_nothing_overlaps_or_is_cut_off(self, make_result, analysis):
-        figure = plots.plot(*[make_result(analysis, checkpoint=f"a-long-checkpoint-name-{i}.pt") for i in range(3)])
         whole = figure.bbox
         boxes = [axes.get_tightbbox() for axes in figure.axes] + [figure.legends[0].get_window_extent()]
         assert all(whole.x0 <= box.x0 and box.x1 <= whole.x1 for box in boxes)

@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import json
 from pathlib import Path
@@ -11,6 +12,11 @@ from resprobe.training.loop import Split, evaluate
 
 FOLDER = Path(__file__).parents[2] / "checkpoints"
 MANIFEST = {entry["file"]: entry for entry in json.loads((FOLDER / "manifest.json").read_text())}
+
+
+@functools.cache
+def loaded(name):
+    return resprobe.load(FOLDER / name)
 
 
 def test_every_file_is_in_the_manifest():
@@ -28,7 +34,7 @@ def test_folder_is_small():
 def test_hash_and_what_the_file_says(name):
     entry = MANIFEST[name]
     assert hashlib.sha256((FOLDER / name).read_bytes()).hexdigest() == entry["sha256"]
-    checkpoint = resprobe.load(FOLDER / name)
+    checkpoint = loaded(name)
     ending = "-nonorm" if checkpoint.architecture.norm == "none" else ""
     assert f"{checkpoint.architecture.name}{ending}.pt" == name
     assert checkpoint.data == "digits"
@@ -39,7 +45,7 @@ def test_hash_and_what_the_file_says(name):
 
 @pytest.mark.parametrize("name", MANIFEST)
 def test_errors_are_those_of_the_manifest(name):
-    checkpoint = resprobe.load(FOLDER / name)
+    checkpoint = loaded(name)
     data = resprobe.open_data("digits", normalisation=checkpoint.normalisation)
     _, error = evaluate(checkpoint.model, Split.from_data(data, torch.device("cpu")))
     # another machine rounds differently: one image of 500 may change sides

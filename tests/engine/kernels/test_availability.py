@@ -92,7 +92,7 @@ OBSTACLES = {
 
 @pytest.fixture
 def net(make_net):
-    return make_net("resnet14", width=16)
+    return make_net("resnet8", width=16)
 
 
 def counts(net, batches):
