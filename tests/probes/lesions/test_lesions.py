@@ -242,10 +242,10 @@ class TestErrors:
             resprobe.lesion(make_net("resnet8"), batches)
 
     def test_loss_that_is_not_finite(self, make_net):
-        images = torch.zeros(4, 1, 8, 8)
+        images, labels = torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64)
         images[2] = torch.nan
-        with pytest.raises(ResprobeError, match="expected finite numbers, got nan at image 2"):
-            resprobe.lesion(make_net("resnet8"), [(images, torch.zeros(4, dtype=torch.int64))])
+        with pytest.raises(ResprobeError, match="expected finite numbers, got nan at image 6"):
+            resprobe.lesion(make_net("resnet8"), [(torch.zeros(4, 1, 8, 8), labels), (images, labels)])
 
     def test_deletion_whose_loss_is_not_finite(self, scalar_net):
         class Logarithm(nn.Module):

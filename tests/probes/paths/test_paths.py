@@ -424,8 +424,8 @@ class TestErrors:
     def test_not_finite(self, make_net):
         images = IMAGES.float().clone()
         images[2, 0, 0, 0] = math.nan
-        with pytest.raises(ResprobeError, match="gradient of the loss: expected finite numbers, got nan at image 2"):
-            resprobe.paths(make_net("resnet8"), [(images, LABELS)])
+        with pytest.raises(ResprobeError, match="gradient of the loss: expected finite numbers, got nan at image 5"):
+            resprobe.paths(make_net("resnet8"), [(IMAGES.float(), LABELS), (images, LABELS)])
 
     def test_no_chain(self):
         with pytest.raises(ResprobeError):
