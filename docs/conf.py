@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "resprobe"
 author = "the resprobe developers"
-copyright = author  # noqa: A001 - Sphinx's name
+copyright = author
 version = release = installed("resprobe")
 
 extensions = [

@@ -19,7 +19,7 @@ from tables import table
 from resprobe.cli.app import app as program
 from resprobe.cli.options import Common
 
-COMMANDS: dict[str, Any] = typer.main.get_command(program).commands  # type: ignore[attr-defined]
+COMMANDS: dict[str, Any] = typer.main.get_command(program).commands
 SHARED = {field.name for field in fields(Common)} - {"ckpt"}
 PAGE, ANCHOR = "reference/commands", "options-of-every-analysis"
 
