@@ -1,3 +1,4 @@
+import importlib
 import subprocess
 import sys
 import warnings
@@ -42,17 +43,24 @@ def new_process(monkeypatch):
     availability._obstacle_of_machine.cache_clear()
 
 
+@pytest.fixture
+def kernels():
+    """What kernels can do is seen where they can be had."""
+    if availability.obstacle() is not None:
+        pytest.skip(f"no kernels: {availability.obstacle()}")
+
+
 def hide_llvmlite(monkeypatch):
     monkeypatch.setitem(sys.modules, "llvmlite", None)
 
 
 def take_avx2(monkeypatch):
-    binding = pytest.importorskip("llvmlite.binding")
+    binding = importlib.import_module("llvmlite.binding")
     monkeypatch.setattr(binding, "get_host_cpu_features", lambda: {"avx2": False, "fma": True})
 
 
 def take_avx2_and_fma(monkeypatch):
-    binding = pytest.importorskip("llvmlite.binding")
+    binding = importlib.import_module("llvmlite.binding")
     monkeypatch.setattr(binding, "get_host_cpu_features", dict)
 
 
@@ -60,7 +68,7 @@ def break_features(monkeypatch):
     def fail():
         raise RuntimeError("no such target")
 
-    binding = pytest.importorskip("llvmlite.binding")
+    binding = importlib.import_module("llvmlite.binding")
     monkeypatch.setattr(binding, "get_host_cpu_features", fail)
 
 
@@ -72,8 +80,6 @@ def break_compiling(monkeypatch):
     def fail(assembly):
         raise OSError("cannot allocate executable memory")
 
-    if availability.obstacle() is not None:
-        pytest.skip(f"no kernels: {availability.obstacle()}")
     from resprobe.engine.kernels import compiling, winograd
 
     monkeypatch.setattr(compiling, "_engine", fail)
@@ -101,7 +107,7 @@ def counts(net, batches):
 
 class TestObstacles:
     @pytest.mark.parametrize(("hinder", "reason"), OBSTACLES.items(), ids=lambda value: getattr(value, "__name__", ""))
-    def test_the_same_counts_and_one_notice(self, monkeypatch, net, digits, hinder, reason):
+    def test_the_same_counts_and_one_notice(self, kernels, monkeypatch, net, digits, hinder, reason):
         expected = counts(net, digits)
         hinder(monkeypatch)
         availability._obstacle_of_machine.cache_clear()
@@ -130,7 +136,7 @@ class TestObstacles:
             warnings.simplefilter("error")
             counts(net, digits)
 
-    def test_after_a_failure_compiling_is_not_tried_again(self, monkeypatch, net, digits):
+    def test_after_a_failure_compiling_is_not_tried_again(self, kernels, monkeypatch, net, digits):
         break_compiling(monkeypatch)
         with pytest.warns(ResprobeWarning, match="couldn't compile"):
             counts(net, digits)
@@ -143,7 +149,7 @@ class TestObstacles:
 
 
 class TestSwitch:
-    def test_off_goes_without_kernels_and_without_a_notice(self, monkeypatch, net, digits):
+    def test_off_goes_without_kernels_and_without_a_notice(self, kernels, monkeypatch, net, digits):
         expected = counts(net, digits)
         monkeypatch.setenv("RESPROBE_KERNELS", "0")
         monkeypatch.setattr(quick_convolutions, "_quickened", None)
@@ -152,9 +158,7 @@ class TestSwitch:
             assert counts(net, digits) == expected
 
     @pytest.mark.parametrize("setting", ["", "1"])
-    def test_on(self, monkeypatch, net, digits, setting):
-        if availability.obstacle() is not None:
-            pytest.skip(f"no kernels: {availability.obstacle()}")
+    def test_on(self, kernels, monkeypatch, net, digits, setting):
         quickened = []
         monkeypatch.setattr(
             quick_convolutions, "_quickened", lambda unit, shapes, sizes: quickened.append(unit) or unit
