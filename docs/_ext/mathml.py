@@ -13,10 +13,13 @@ def _write(self: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
     block = isinstance(node, nodes.math_block)
     formula = node.astext()
     try:
-        written = convert(formula, display="block" if block else "inline")
+        # names of variables come through with their escapes
+        written = convert(formula, display="block" if block else "inline").replace(r"\_", "_")
     except Exception as error:
         _LOGGER.warning("formula %r: %s %s", formula, type(error).__name__, error, location=node)
         raise nodes.SkipNode from error
+    if "\\" in written:
+        _LOGGER.warning("formula %r: expected MathML, got commands that are left in it", formula, location=node)
     self.body.append(f'<div class="math">{written}</div>\n' if block else written)
     raise nodes.SkipNode
 
